@@ -52,6 +52,7 @@ class DatabaseLock(models.Model):
         permissions = [
             ("force_release_lock", _("Can force the release of a lock")),
             ("sweep_locks", _("Can sweep locks")),
+            ("view_error_text", _("Can see the texts of errors")),
         ]
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ overview  what the list shows
 detail    what the page of one lock shows
 rows      a lock as a row, and a hold as a form field
 actions   force release and sweep, and what the messages say of them
+broken    what is known of the old holder after a break
 log       the admin's log of what was done
 panel     what all pages share: permissions, and how they are drawn
 coordination   the pages about elections, groups and the like

@@ -5,9 +5,11 @@ A hold is broken only if it is still the one that the page has shown: its token 
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from django import forms
@@ -20,17 +22,19 @@ from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from distlock import fan_out
 from distlock.admin.log import names_in_message, write_log
+from distlock.admin.panel import error_text
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
+from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.fan_out import call_backends, one_line
 from distlock.signals import lock_broken
-from distlock.types.lease import Kind
+from distlock.types.lease import Kind, Lease
 from distlock.types.query import DisplayStatus
 
 logger = logging.getLogger("distlock")
@@ -154,53 +158,78 @@ def consequences(rows: Iterable[LockRow]) -> dict[str, Any]:
     }
 
 
-def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) -> None:
+def force_release(request: HttpRequest, refs: Sequence[HoldRef], reason: str) -> list[HoldRef]:
     """Break the holds, log who did it and why, and add a message for each kind of outcome.
 
-    After a backend has failed once, the other holds in it are not tried.
+    Returns those that were broken. Some are broken at the same time. After a backend has failed
+    once, the other holds in it are not tried.
     """
     results: dict[Outcome, list[tuple[HoldRef, str]]] = {outcome: [] for outcome in _MESSAGES}
     failed: dict[str, str] = {}
-    for ref in refs:
-        outcome: Outcome = "not sent"
-        if not (problem := failed.get(ref.alias, "")):
-            outcome, problem = _break_hold(request, ref, reason)
-            failed[ref.alias] = problem
-        results[outcome].append((ref, problem))
-    for outcome, some in results.items():
-        if some:
+    step = fan_out.MAX_THREADS  # of no more than so many the log does not say yet what was done
+    for start in range(0, len(refs), step):
+        some = refs[start : start + step]
+        jobs = [_threads().submit(partial(_break_hold, ref, failed)) for ref in some]
+        for ref, job in zip(some, jobs, strict=True):
+            job.wait(None)
+            outcome, problem, lease = job.take()
+            results[outcome].append((ref, problem))
+            _report_release(request, ref, outcome, lease, reason)
+    for outcome, done in results.items():
+        if done:
             level, sentence = _MESSAGES[outcome]
-            text, problem = sentence % {"count": len(some)}, some[0][1]
-            named = names_in_message([ref.name for ref, _ in some])
+            text, problem = sentence % {"count": len(done)}, error_text(request, done[0][1])
+            named = names_in_message([ref.name for ref, _ in done])
             messages.add_message(request, level, format_html("{} {} {}", text, named, problem))
+    return [ref for ref, _ in results["released"]]
 
 
-def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcome, str]:
-    """Break a hold; return the outcome, and the problem if its backend failed."""
+@functools.cache
+def _threads() -> WorkerThreads:
+    return WorkerThreads(fan_out.MAX_THREADS, "distlock-admin-release")
+
+
+def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lease | None]:
+    """Break a hold; return the outcome, the problem if its backend failed, and what was broken.
+
+    ``failed`` has the problems of backends, by alias.
+    """
+    if problem := failed.get(ref.alias, ""):
+        return "not sent", problem, None
     try:
         backend = part_of(locks[ref.alias], ref.kind)
         name = backend_name(ref.kind, ref.name)
         lease = backend.force_release(name, ref.token, clock() + fan_out.TIMEOUT)
     except Exception as error:
-        problem = one_line(error)
+        failed[ref.alias] = problem = one_line(error)
         if not isinstance(error, (LockError, ImproperlyConfigured)):
             logger.exception("backend %r failed when the admin released a lock", ref.alias)
         elif not (isinstance(error, LockUnavailable) and error.maybe_applied):
-            return "not sent", problem
-        message = gettext_lazy(
-            "Release of token %(token)d requested, without an answer (%(problem)s)."
-            " Reason: %(reason)s"
-        )
-        values = {"token": ref.token, "problem": problem, "reason": reason}
-        write_log(request, ref.alias, ref.kind, ref.name, message, values)
-        return "unknown", problem
+            return "not sent", problem, None
+        logger.warning("no answer to the release of %r on %r: %s", ref.name, ref.alias, problem)
+        return "unknown", problem, None
     if lease is None:
-        return "changed", ""
-    send_event(lock_broken, backend, lease)
-    message = gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s")
-    values = {"token": lease.token, "owner": lease.owner, "reason": reason}
+        return "changed", "", None
+    return "released", "", lease
+
+
+def _report_release(
+    request: HttpRequest, ref: HoldRef, outcome: Outcome, lease: Lease | None, reason: str
+) -> None:
+    """Tell and log what was done, or may have been. The log has no texts of errors."""
+    if lease is not None:
+        send_event(lock_broken, part_of(locks[ref.alias], ref.kind), lease)
+        message = gettext_lazy(
+            "Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s"
+        )
+    elif outcome == "unknown":
+        message = gettext_lazy(
+            "Release of token %(token)d requested, without an answer. Reason: %(reason)s"
+        )
+    else:
+        return
+    values = {"token": ref.token, "owner": lease and lease.owner, "reason": reason}
     write_log(request, ref.alias, ref.kind, ref.name, message, values)
-    return "released", ""
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
@@ -211,7 +240,7 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
     for alias, answer in answers.items():
         if (swept := answer.value) is None:
             text = _("Could not sweep %(backend)s, or it is not done yet:") % {"backend": alias}
-            messages.error(request, f"{text} {answer.problem}")
+            messages.error(request, f"{text} {error_text(request, answer.problem)}")
             continue
         values = {"backend": alias, "expired": swept.expired, "removed": swept.removed}
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")

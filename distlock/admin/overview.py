@@ -8,19 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
-from distlock.admin.query import Query, source_of
+from distlock.admin.query import Place, Query, source_of
 from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
 from distlock.backends.paging import NamePages
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
+from distlock.conf import locks
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
-from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, cursor_of, page_of
+from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, page_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class BackendCard:
     alias: str
     kind: str = ""  # empty if its settings are wrong
     counts: Counts | None = None  # None if it does not answer
-    problem: str = ""
+    problem: str = ""  # why it does not answer, or why a part of it cannot be read
     seconds: float = 0.0
     note: str = ""  # what the backend says about locks that it has not read
     last_counts: Counts | None = None  # if it does not answer: its last answer to this process
@@ -85,25 +87,14 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
 
     answers = call_backends(query.aliases, ask, wait_for_silent=wait_for_silent)
     pages: list[Page] = []
+    stops: list[Place] = []
     for alias in query.listed_aliases:
         answer = answers[alias].value
         some = answer.by_kind if answer else _pages_of_local_holds(alias, query)
-        pages += [page for kind, page in some.items() if query.kind in (None, kind)]
-    merged = sorted(
-        (info for page in pages for info in page.locks),
-        key=lambda info: (cursor_of(info, query.order), source_of(info)),
-    )
-    shown = merged[-query.size :] if query.backwards else merged[: query.size]
-    more = len(merged) > query.size or any(page.more for page in pages)
-    following = previous = ""
-    if shown:
-        # A page that was reached backwards always has a next page.
-        if more or query.backwards:
-            following = query.url_from(shown[-1], backwards=False)
-        if more if query.backwards else query.start:
-            previous = query.url_from(shown[0], backwards=True)
-    elif query.start:
-        previous = query.first_url
+        listed = {kind: page for kind, page in some.items() if query.kind in (None, kind)}
+        pages += listed.values()
+        stops += [(page.read_to, source_of(alias, k)) for k, page in listed.items() if page.read_to]
+    shown, previous, following = _shown(pages, stops, query)
     hosts = {host for page in pages for host in page.hosts if host.isprintable()}
     return Overview(
         cards=[_card(answer) for answer in answers.values()],
@@ -120,17 +111,69 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
     )
 
 
+#: Seconds for which the front page of the admin shows what it has found out.
+HEALTH_SECONDS = 5.0
+
+#: What the front page has found out, and when, by language and aliases.
+_health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
+
+
+def health() -> list[BackendCard]:
+    """Return the cards of all backends, some seconds old at the most; see call_backends().
+
+    ImproperlyConfigured if the setting is wrong.
+    """
+    aliases = tuple(locks)
+    key = get_language(), aliases
+    if key not in _health or clock() - _health[key][0] >= HEALTH_SECONDS:
+        cards = overview(Query(aliases=aliases, size=1), wait_for_silent=False).cards
+        _health[key] = clock(), cards
+    return _health[key][1]
+
+
+def _shown(
+    pages: Sequence[Page], stops: Sequence[Place], query: Query
+) -> tuple[list[LockInfo], str, str]:
+    """Return the locks on the page of all backends, and the addresses of the pages around it.
+
+    ``stops`` are the places to which sources were read: the page ends at the first of them.
+    """
+    merged = sorted((info for page in pages for info in page.locks), key=query.place_of)
+    stop = (max if query.backwards else min)(stops, default=None)
+    if stop is not None:
+        merged = [
+            info
+            for info in merged
+            if query.place_of(info) == stop or (query.place_of(info) < stop) is not query.backwards
+        ]
+    shown = merged[-query.size :] if query.backwards else merged[: query.size]
+    more = len(merged) > query.size or any(page.more for page in pages)
+    first, last = (query.place_of(shown[0]), query.place_of(shown[-1])) if shown else (None, None)
+    if stop is not None and len(merged) <= query.size:
+        first, last = (stop, last or stop) if query.backwards else (first, stop)
+    previous = following = ""
+    # A page that was reached backwards always has a next page.
+    if last and (more or query.backwards):
+        following = query.url_from(last, backwards=False)
+    if first and (more if query.backwards else query.start):
+        previous = query.url_from(first, backwards=True)
+    elif not shown and query.start:
+        previous = query.first_url
+    return shown, previous, following
+
+
 @dataclass(frozen=True, slots=True)
 class _Pages:
     """What a backend has of each kind of lock, and what could not be read."""
 
     by_kind: Mapping[Kind, Page]
     note: str = ""
+    problem: str = ""
 
     @classmethod
     def of(cls, backend: BaseBackend, query: Query, deadline: float) -> Self:
         """Ask a backend. If its semaphores cannot be read, the page has the locks, and says so."""
-        alias = backend.alias
+        alias, problem = backend.alias, ""
         page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
         by_kind, notes = {Kind.LOCK: page}, [page.note] if page.note else []
         until = clock() + left(deadline, math.inf) * _FOR_SHARED
@@ -142,8 +185,9 @@ class _Pages:
         except NotSupported:
             pass  # it keeps nothing but locks
         except LockError as error:
-            notes.append(_("Semaphores and read/write locks cannot be read: %s") % one_line(error))
-        return cls(by_kind, " ".join(notes))
+            problem = one_line(error)
+            notes.append(_("Semaphores and read/write locks cannot be read."))
+        return cls(by_kind, " ".join(notes), problem)
 
     @property
     def counts(self) -> Counts:
@@ -193,7 +237,8 @@ def _card(answer: BackendAnswer[_Pages]) -> BackendCard:
         return BackendCard(answer.alias, problem=answer.problem)
     kind = type(answer.backend).__name__.removesuffix("Backend")
     if pages := answer.value:
-        return BackendCard(answer.alias, kind, pages.counts, "", answer.seconds, pages.note)
+        known = pages.counts, pages.problem, answer.seconds, pages.note
+        return BackendCard(answer.alias, kind, *known)
     last, asked_at = _last_counts.get(answer.backend, (None, 0.0))
     age = clock() - asked_at
     return BackendCard(answer.alias, kind, problem=answer.problem, last_counts=last, last_age=age)

@@ -13,6 +13,7 @@ from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
 
 from distlock.conf import locks
 from distlock.types.printable import escaped
@@ -69,9 +70,20 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
                 "parameters": request.GET,
                 "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
                 "list_url": self._url("changelist"),
+                "other_lists": [
+                    (other.opts.verbose_name_plural, other._url("changelist"))
+                    for other in self.admin_site._registry.values()
+                    if isinstance(other, PanelAdmin) and other is not self
+                    if other.has_view_permission(request)
+                ],
                 **context,
             },
         )
+
+
+def error_text(request: HttpRequest, text: str) -> str:
+    """Return the text of an error; nothing if the user may not see it: it may have addresses."""
+    return text if request.user.has_perm("distlock.view_error_text") else ""
 
 
 def known_aliases(request: HttpRequest) -> list[str]:
@@ -79,5 +91,6 @@ def known_aliases(request: HttpRequest) -> list[str]:
     try:
         return list(locks)
     except ImproperlyConfigured as error:
-        messages.error(request, escaped(str(error)))
+        text = _("The setting DISTLOCK is wrong.")
+        messages.error(request, error_text(request, escaped(str(error))) or text)
         return []

@@ -20,6 +20,9 @@ HELD_FOR_CHOICES = (10, 60, 300, 900, 3600, 6 * 3600, 86400)
 _EPOCH = Cursor().since
 _MAX_HOST = 255
 
+#: A place in the list of all backends: what it is sorted by, and the source.
+Place = tuple[Cursor, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Query(LockQuery):
@@ -68,7 +71,7 @@ class Query(LockQuery):
 
     def for_source(self, alias: str, kind: Kind) -> LockQuery:
         """Return the query for one kind of lock of one backend."""
-        source = _source(alias, kind)
+        source = source_of(alias, kind)
         later = source < self.start_source if self.backwards else source > self.start_source
         return replace(self, inclusive=later)
 
@@ -95,18 +98,18 @@ class Query(LockQuery):
         """The address of the first page."""
         return self.url(start=None)
 
-    def url_from(self, info: LockInfo, *, backwards: bool) -> str:
-        """Return the address of the page that begins after a lock, or ends before it."""
-        start = cursor_of(info, self.order)
-        return self.url(start=start, start_source=source_of(info), backwards=backwards)
+    def place_of(self, info: LockInfo) -> Place:
+        """Return the place of a lock in the list of all backends."""
+        return cursor_of(info, self.order), source_of(info.using, info.kind)
+
+    def url_from(self, place: Place, *, backwards: bool) -> str:
+        """Return the address of the page that begins after a place, or ends before it."""
+        start, source = place
+        return self.url(start=start, start_source=source, backwards=backwards)
 
 
-def source_of(info: LockInfo) -> str:
-    """Return where a list has a lock from: one kind of lock of one backend."""
-    return _source(info.using, info.kind)
-
-
-def _source(alias: str, kind: Kind) -> str:
+def source_of(alias: str, kind: Kind) -> str:
+    """Return where a list has locks from: one kind of lock of one backend."""
     return alias if kind is Kind.LOCK else f"{alias}/{kind}"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
@@ -19,12 +21,14 @@ from distlock.admin.actions import (
     force_release,
     sweep,
 )
+from distlock.admin.broken import BrokenHold
 from distlock.admin.detail import lock_detail
 from distlock.admin.log import log_entries, parse_log_key
-from distlock.admin.overview import overview
+from distlock.admin.overview import Overview, overview
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.admin.query import HELD_FOR_CHOICES, Query
 from distlock.admin.rows import KINDS, LABELS, HoldRef
+from distlock.models import HeldLock
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.printable import escaped
@@ -33,12 +37,21 @@ from distlock.types.query import DisplayStatus, Order
 VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
+#: Holds that are broken at once, of all that a filter finds.
+MOST_AT_ONCE = 200
+#: Characters of what an address says beside the name of a lock.
+_MAX_PARAMETER = 2000
 
 
 class HeldLockAdmin(PanelAdmin):
     """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
     view_permission = VIEW
+
+    def __init__(self, model: type[HeldLock], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if admin_site.index_template is None:  # else the site draws its front page by itself
+            admin_site.index_template = "admin/distlock/index.html"
 
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses of these pages, in place of those of a model."""
@@ -64,6 +77,7 @@ class HeldLockAdmin(PanelAdmin):
             statuses=[(status, LABELS[status]) for status in DisplayStatus],
             kinds=[(kind, KINDS[kind] or _("Lock")) for kind in LOCK_KINDS],
             held_for_choices=HELD_FOR_CHOICES,
+            most_at_once=MOST_AT_ONCE,
             by_name=query.url(order=Order.NAME, start=None),
             by_age=query.url(order=Order.AGE, start=None),
         )
@@ -80,35 +94,46 @@ class HeldLockAdmin(PanelAdmin):
             "lock",
             title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
-            detail=lock_detail(alias, kind, name, wait_for_silent="retry" in request.GET),
+            detail=lock_detail(
+                alias,
+                kind,
+                name,
+                broken=BrokenHold.parse(request.GET.get("broken", "")),
+                wait_for_silent="retry" in request.GET,
+            ),
+            back=self._url("changelist") + self._list_query(request, request.GET).url(),
             log=log_entries(alias, kind, name),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect from the object id of a log entry to the page about that lock."""
         alias, kind, name = parse_log_key(unquote(object_id))
-        page = "lock" if name else "changelist"
-        url = self._url(page)
-        values = {"backend": alias, "name": name}
-        if kind is not Kind.LOCK:
-            values["kind"] = kind
-        return HttpResponseRedirect(f"{url}?{urlencode(values)}" if name else url)
+        url = self._lock_url(alias, kind, name) if name else self._url("changelist")
+        return HttpResponseRedirect(url)
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a reason and a confirmation; then break the selected holds."""
-        came_from = QueryDict(request.POST.get("back", "").removeprefix("?"))
-        query = Query.parse(came_from, known_aliases(request))
+        query = self._list_query(request, request.POST)
         back = self._url("changelist") + query.url()
+        found: Overview | None = None
         try:
-            refs = HoldRef.parse_all(request.POST.getlist("hold"))
+            if "all" in request.POST and "confirmed" not in request.POST:
+                found = overview(replace(query, size=MOST_AT_ONCE, start=None, backwards=False))
+                if not found.rows and query.start:  # a search that goes on from page to page
+                    found = overview(replace(query, size=MOST_AT_ONCE))
+                rows = [row for row in found.rows if not row.suspended]
+                holds = HoldRef.parse_all(str(row.ref) for row in rows)
+            else:
+                holds = HoldRef.parse_all(request.POST.getlist("hold"))
         except ValueError as error:
             messages.warning(request, str(error))
             return HttpResponseRedirect(back)
         form = ReasonForm(request.POST if "confirmed" in request.POST else None)
         if form.is_valid():
-            force_release(request, refs, form.cleaned_data["reason"])
-            return HttpResponseRedirect(back)
-        unchanged, changed = current_rows(refs)
+            return HttpResponseRedirect(
+                self._release(request, holds, form.cleaned_data["reason"], query)
+            )
+        unchanged, changed = (rows, []) if found else current_rows(holds)
         return self._render(
             request,
             "release",
@@ -117,9 +142,34 @@ class HeldLockAdmin(PanelAdmin):
             unchanged=unchanged,
             changed=changed,
             consequences=consequences(unchanged),
+            left_out=found.found - found.shown if found else 0,
+            found=found,
             back=back,
             query=query,
         )
+
+    def _release(self, request: HttpRequest, refs: list[HoldRef], reason: str, query: Query) -> str:
+        """Break these holds; return the address of the list, or of the lock if it is one."""
+        before = current_rows(refs)[0] if len(refs) == 1 else []
+        released = force_release(request, refs, reason)
+        if len(refs) > 1:
+            return self._url("changelist") + query.url()
+        more = {"back": query.url()}
+        if released and before and (broken := BrokenHold.of(before[0])):
+            more["broken"] = broken.signed()
+        return self._lock_url(refs[0].alias, refs[0].kind, refs[0].name, **more)
+
+    def _list_query(self, request: HttpRequest, sent: QueryDict) -> Query:
+        """Return the list from which somebody came to a page, as ``back`` says."""
+        return Query.parse(
+            QueryDict(sent.get("back", "").removeprefix("?")), known_aliases(request)
+        )
+
+    def _lock_url(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+        values = {"backend": alias, "name": name, **({} if kind is Kind.LOCK else {"kind": kind})}
+        # No browser or proxy takes an address of any length, and names may be long.
+        values |= {key: value for key, value in more.items() if len(value) <= _MAX_PARAMETER}
+        return f"{self._url('lock')}?{urlencode(values)}"
 
     def sweep_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a confirmation; then sweep all backends."""

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 
 from distlock.concurrency.clock import clock, left
 from distlock.types.lease import LockInfo
-from distlock.types.query import Counts, Cursor, DisplayStatus, LockQuery, Order, Page, page_of
+from distlock.types.query import (
+    Counts,
+    Cursor,
+    DisplayStatus,
+    LockQuery,
+    Order,
+    Page,
+    matches_search,
+    page_of,
+)
 
 #: Locks that are looked at for a page, where that takes some 0.1 ms for each.
 MOST_READ = 2000
@@ -45,7 +54,9 @@ class NamePages:
         counts = Counts(held=len(names))
         search = query.search.lower()
         wanted = [name for name in names if search in name.lower()]
-        if len(wanted) <= most:
+        if search and wanted:
+            note += " Some of the names match, so nothing but names was searched."
+        if 0 < len(wanted) <= most:
             return replace(page_of(self.look(wanted), query), counts=counts, note=note)
         by_state = query.status not in (None, DisplayStatus.HELD)
         if by_state or query.order is Order.AGE or query.host or query.held_for:
@@ -54,28 +65,34 @@ class NamePages:
                 f" the name that at most {most} of them have."
             )
             return Page((), False, len(wanted), counts, {}, note)
-        locks, more, in_time = self._from_cursor_on(wanted, query)
-        if not in_time:
-            note += " Not all names from here on could be looked at in time."
-        return Page(locks, more, len(wanted), counts, {}, note)
+        if search and not wanted:
+            note += " No name matches, so owners, descriptions and tokens are searched."
+        page = self._from_cursor_on(wanted, query)
+        return replace(page, counts=counts, note=note + page.note)
 
-    def _from_cursor_on(
-        self, names: Sequence[str], query: LockQuery
-    ) -> tuple[tuple[LockInfo, ...], bool, bool]:
-        """Return the locks of a page, if there may be more, and if the time was enough.
+    def _from_cursor_on(self, wanted: Sequence[str], query: LockQuery) -> Page:
+        """Return a page of the locks of these names, or of all that match, if there are no names.
 
-        The names of locks that were freed lately are passed over, for as long as there is time.
+        The names of locks that were freed lately are passed over, for as long as there is time. Of
+        all locks no more than ``most`` are looked at for a page.
         """
-        names = [name for name in names if query.is_beyond_start(Cursor(name=name))]
+        names = [name for name in wanted or self.names if query.is_beyond_start(Cursor(name=name))]
         if query.backwards:
             names.reverse()
         ends = clock() + left(self.deadline, math.inf) * _READING
+        end, step = len(names) if wanted else self.most, query.size + 1
         found: list[LockInfo] = []
-        read, step = 0, query.size + 1
-        while read < len(names) and len(found) <= query.size and (not read or clock() < ends):
-            found += self.look(names[read : read + step])
+        read = 0
+        while read < len(names) and len(found) <= query.size:
+            if read and (clock() >= ends or read >= end):
+                break
+            some = self.look(names[read : read + step])
+            found += [info for info in some if matches_search(info, query.search)]
             read += step
-        in_time = read >= len(names) or len(found) > query.size
-        locks = found[: query.size]
-        more = len(found) > len(locks) or not in_time
-        return tuple(locks[::-1] if query.backwards else locks), more, in_time
+        full = len(found) > query.size
+        read_to = Cursor(name=names[read - 1]) if read < len(names) and not full else None
+        note = f" {read} locks were looked at for this page; the list goes on from there."
+        locks, more = tuple(found[: query.size]), full or read_to is not None
+        locks = locks[::-1] if query.backwards else locks
+        number = len(wanted) or len(found)
+        return Page(locks, more, number, Counts(), {}, note if read_to else "", read_to)

@@ -54,6 +54,7 @@ class Migration(migrations.Migration):
                 "permissions": [
                     ("force_release_lock", "Can force the release of a lock"),
                     ("sweep_locks", "Can sweep locks"),
+                    ("view_error_text", "Can see the texts of errors"),
                 ],
                 "constraints": [models.UniqueConstraint(fields=["lock"], name="uiq_idx_lock")],
             },

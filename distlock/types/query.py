@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from distlock.types.lease import LockInfo, State
-from distlock.types.owners import is_reserved
+from distlock.types.owners import is_named, is_reserved
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,9 +42,9 @@ class Cursor(NamedTuple):
 class LockQuery:
     """Which of the locks in use are asked for.
 
-    Empty, zero and None mean no restriction. ``search`` is a part of the name, in capital or small
-    letters; ``held_for`` is the least time in seconds. ``start`` is the place after which the list
-    goes on, or before which, if ``backwards``; that place itself is left out unless ``inclusive``.
+    Empty, zero and None mean no restriction. ``search`` is found by matches_search(); ``held_for``
+    is the least time in seconds. ``start`` is the place after which the list goes on, or before
+    which, if ``backwards``; that place itself is left out unless ``inclusive``.
     """
 
     search: str = ""
@@ -83,7 +83,8 @@ class Page:
     ``more``: whether the list goes on in the direction in which it was asked for. ``found``: how
     many locks match the query, on all pages. ``counts`` and ``hosts`` (how many locks each host
     has) are of all locks in use. ``note`` tells people what the backend has not read; it is empty
-    if the backend has read all.
+    if the backend has read all. ``read_to`` is the last place that was looked at, if the page ends
+    there though it is not full: the list goes on from that place.
     """
 
     locks: tuple[LockInfo, ...]
@@ -92,6 +93,7 @@ class Page:
     counts: Counts
     hosts: Mapping[str, int]
     note: str = ""
+    read_to: Cursor | None = None
 
 
 #: A lease ends soon when this part of it is left: it is renewed after a third of its length at the
@@ -146,9 +148,28 @@ def page_of(infos: Iterable[LockInfo], query: LockQuery) -> Page:
     )
 
 
+def matches_search(info: LockInfo, search: str) -> bool:
+    """Return whether a lock is found by a text, in capital or small letters.
+
+    The text is a part of the name, of a description, of a call site or of the name of an owner; or
+    the beginning of ``host:process:thread`` of an owner or a waiter; or a thread or a token.
+    """
+    search, texts = search.lower(), [info.name]
+    owners = list(info.waiters or ())
+    for holder in info.holders:
+        if search == str(holder.token):
+            return True
+        texts += [holder.description, holder.call_site]
+        texts += [holder.owner.key] if is_named(holder.owner) else []
+        owners.append(holder.owner)
+    return any(search in text.lower() for text in texts) or any(
+        str(owner).lower().startswith(search) or owner.thread.lower() == search for owner in owners
+    )
+
+
 def _matches(info: LockInfo, query: LockQuery) -> bool:
     return (
-        query.search.lower() in info.name.lower()
+        matches_search(info, query.search)
         and (query.status is None or query.status is status_of(info))
         and (not query.host or (info.owner is not None and query.host == info.owner.host))
         and (not query.held_for or (info.held_for or 0.0) >= query.held_for)

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import translation
 
 from distlock import Lock, LockUnavailable, fan_out
+from distlock.admin import overview
 from distlock.conf import locks
 from distlock.types.lease import State
 from tests.admin import holders
@@ -43,12 +44,15 @@ RIGHTS = {
     "breaker": ("view_databaselock", "force_release_lock"),
     "sweeper": ("view_databaselock", "sweep_locks"),
     "blind": ("force_release_lock", "sweep_locks"),  # may do, but not see
-    "operator": ("view_databaselock", "force_release_lock", "sweep_locks"),
+    "operator": ("view_databaselock", "force_release_lock", "sweep_locks", "view_error_text"),
 }
 #: Those who may see the coordination family, and do something with it.
 FAMILY = {
     "observer": tuple(f"view_{kind}" for kind in COORDINATION),
-    "coordinator": tuple(right for rights in COORDINATION.values() for right in rights),
+    "coordinator": (
+        *(right for rights in COORDINATION.values() for right in rights),
+        "view_error_text",
+    ),
 }
 
 
@@ -71,8 +75,9 @@ def users(sqlite):
 
 @pytest.fixture(autouse=True)
 def long_timeout(monkeypatch):
-    """Pages wait for backends as long as a busy machine may take."""
+    """Pages wait for backends as long as a busy machine may take, and remember no answer."""
     monkeypatch.setattr(fan_out, "TIMEOUT", 30.0)
+    monkeypatch.setattr(overview, "HEALTH_SECONDS", 0.0)
 
 
 @pytest.fixture

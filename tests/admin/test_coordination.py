@@ -12,7 +12,7 @@ from django.urls import get_resolver, reverse
 from distlock import fan_out
 from distlock.admin.coordination import PAGES
 from distlock.conf import locks
-from distlock.recipes import Config, Event, Group, Queue
+from distlock.recipes import Config, Event, Group, Progress, Queue
 from tests.admin.conftest import COORDINATION
 from tests.admin.family import ACTIONS, NAME, SCENES
 
@@ -331,7 +331,7 @@ def test_a_queue_whose_bound_is_no_number_hides_no_other(local, client_with):
     Queue("healthy").put("one")
     Queue("mistaken").put("one")
     Config("queue:mistaken").set("ten")
-    client = client_with("view_queue")
+    client = client_with("view_queue", "view_error_text")
     listed = client.get(address("queue", "changelist")).content.decode()
     assert "maxsize must be a whole number" in listed
     assert "healthy" in listed
@@ -339,3 +339,14 @@ def test_a_queue_whose_bound_is_no_number_hides_no_other(local, client_with):
     shown = client.get(page, query)
     assert shown.status_code == 200
     assert "maxsize must be a whole number" in shown.content.decode()
+
+
+@pytest.mark.parametrize(("more", "seen"), [((), False), (("view_error_text",), True)])
+def test_the_text_of_an_exception_has_a_permission_of_its_own(local, client_with, more, seen):
+    with pytest.raises(ZeroDivisionError), Progress(NAME, total=3):
+        raise ZeroDivisionError("password=secret")
+    client = client_with("view_progress", "cancel_progress", *more)
+    for page, query in ((address("progress", "changelist"), {}), one("progress")):
+        text = client.get(page, query).content.decode()
+        assert "Failed" in text
+        assert ("password=secret" in text) is seen

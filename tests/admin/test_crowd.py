@@ -1,9 +1,11 @@
 """A ZooKeeper with more locks than can be looked at one by one while a page is waited for."""
 
 from dataclasses import replace
+from urllib.parse import parse_qsl
 
 import pytest
 
+from distlock import Lock
 from distlock.conf import locks
 from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 from tests.nodes import Nodes
@@ -129,3 +131,63 @@ def test_the_admin_does_not_say_that_there_is_none(backend, operator, url):
     assert "search for a part of the name" in text
     page = operator.get(url("list"), {"order": "age", "q": "nothing like that"})
     assert "No such lock" in page.content.decode()
+
+
+# A search for what is not in a name takes a look at the locks
+
+
+def walk(backend, search):
+    """The pages of a search, from the first on."""
+    query = LockQuery(search=search)
+    pages = [backend.page(query)]
+    while pages[-1].more:
+        page = pages[-1]
+        place = page.read_to or cursor_of(page.locks[-1], Order.NAME)
+        pages.append(backend.page(replace(query, start=place)))
+    return pages
+
+
+@pytest.fixture
+def restock(backend):
+    """A lock among all the others that says what is done under it."""
+    with Lock("job:07000!", description="restock[7f3a]"):
+        yield ["job:07000!"]
+
+
+def test_a_task_is_found_by_pages_that_look_at_some_of_the_locks_each(backend, restock):
+    pages = walk(backend, "7F3a")
+    assert [name for page in pages for name in names(page)] == restock
+    assert len(pages) >= NUMBER // 2100
+    assert pages[0].note.endswith(
+        "No name matches, so owners, descriptions and tokens are searched. 2040 locks were looked"
+        " at for this page; the list goes on from there."
+    )
+
+
+def test_names_come_first(backend):
+    """What a name matches is shown at once, and the page says that no more was searched."""
+    page = backend.page(LockQuery(search="job:0700"))
+    assert names(page) == NAMES[7000:7010]
+    assert page.note.endswith("Some of the names match, so nothing but names was searched.")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_admin_goes_on_where_it_has_stopped(restock, in_time, url, backwards):
+    query, found, steps = "?q=7f3a", [], 0
+    if backwards:
+        query += "&before=default:0:job:07500"
+    while query and not found:
+        page = in_time(url("list"), dict(parse_qsl(query[1:])))
+        overview = page.context["overview"]
+        found = [row.info.name for row in overview.rows]
+        query = overview.previous if backwards else overview.next
+        steps += 1
+    assert found == restock
+    assert (steps == 1) is backwards
+
+
+def test_all_that_match_on_a_later_page_can_be_broken(restock, operator, url):
+    data = {"all": "yes", "back": "?q=7f3a&after=default:0:job:06500"}
+    page = operator.post(url("release"), data)
+    assert [row.info.name for row in page.context["unchanged"]] == restock
+    assert "Not all locks could be searched: more holds may match" in page.content.decode()

@@ -57,7 +57,7 @@ def test_it_tells_all_that_is_known_of_the_holder(backend, look):
         page, info = look("invoice:42"), backend.inspect("invoice:42")
     for shown in ("invoice:42", "charging", info.owner.host, info.owner.thread):
         assert shown in page.text
-    assert f'dl-mono">{info.owner.pid}</dd>' in page.text
+    assert f">{info.owner.pid}</a></dd>" in page.text
     assert f'dl-mono">{info.token}</dd>' in page.text
     assert "It is held by the process that shows this page." in page.text
 

@@ -22,6 +22,8 @@ def links(page):
 def test_every_link_stays_in_that_site(ops, local):
     ref = str(HoldRef.of(local.inspect("a")))
     pages = [
+        ops.get("/ops/"),
+        ops.get("/ops/distlock/"),
         ops.get("/ops/distlock/heldlock/"),
         ops.get("/ops/distlock/heldlock/lock/", {"backend": "default", "name": "a"}),
         ops.post("/ops/distlock/heldlock/release/", {"hold": [ref]}),

@@ -27,6 +27,11 @@ class PanelInTestCase(TestCase):
         self.assertContains(page, "held in a test")
         self.assertEqual(page.context["overview"].silent, [])
 
+    def test_the_front_page_counts_it(self):
+        with Lock("held in a test"):
+            page = self.client.get(reverse("admin:index"))
+        self.assertContains(page, "No lease ends soon or has expired.")
+
     @pytest.mark.slow
     def test_it_releases_what_the_test_holds(self):
         lock = Lock("held in a test")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from distlock.types.query import (
@@ -209,3 +210,26 @@ def test_every_backend_answers_as_if_it_had_read_all(taken, backend, name):
             measure = page_of(backend.list(), wanted)
             assert [info.name for info in page.locks] == [info.name for info in measure.locks]
             assert (page.more, page.found) == (measure.more, measure.found)
+
+
+def test_a_lock_is_found_by_its_owner_its_description_and_its_token(first, backend, name):
+    """Each in capital or small letters; a process by host:process, a task by its description."""
+    lock = first.take(f"{name}:x", description=f"Celery task shop.Restock[{name}]")
+    first.take(f"{name}:y")
+    owner = backend.inspect(f"{name}:x").owner
+    for search in (f"shop.restock[{name}]", str(lock.token)):
+        assert names(backend.page(LockQuery(search=search)), f"{name}:") == ["x"], search
+    for search in (f"{owner.host}:{owner.pid}:", str(owner).upper(), owner.thread):
+        found = names(backend.page(LockQuery(search=search, size=1000)), f"{name}:")
+        assert {"x", "y"} <= set(found), search
+    assert backend.page(LockQuery(search=f"{owner.pid}:{owner.thread}")).found == 0
+    assert backend.page(LockQuery(search="9" * 40)).found == 0
+
+
+def test_a_lock_is_found_by_the_name_of_its_owner(first, backend, name):
+    if not backend.capabilities.named_owners:
+        with pytest.raises(NotSupported):
+            first.take(f"{name}:x", owner=f"order {name}")
+        return
+    first.take(f"{name}:x", owner=f"order {name}")
+    assert names(backend.page(LockQuery(search=f"ORDER {name}")), f"{name}:") == ["x"]

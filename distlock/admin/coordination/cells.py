@@ -41,7 +41,8 @@ class Cell:
     """One value. None is drawn as a dash, ``hint`` below it in small letters.
 
     ``style`` is the colour of a state: held, expiring, expired, suspended or free. ``link`` is the
-    address that it leads to.
+    address that it leads to. A confidential text is that of an error, which is drawn only for users
+    who may see such texts.
     """
 
     value: Any
@@ -49,6 +50,7 @@ class Cell:
     style: str = "free"
     hint: Any = ""
     link: str = ""
+    confidential: bool = False
 
     @property
     def text(self) -> str:
@@ -120,6 +122,11 @@ class TableRow:
     cells: Sequence[Cell]
     offers: Sequence[Offer] = ()
     key: str = ""
+
+    def mentions(self, text: str) -> bool:
+        """Return whether a value that everybody may see has this text, in any case of letters."""
+        shown = (f"{cell.value} {cell.hint}" for cell in self.cells if not cell.confidential)
+        return any(text.casefold() in each.casefold() for each in shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from distlock.recipes.recipe import names_of
 
 #: Names on a page.
 PAGE_SIZE = 50
+#: Names whose rows are searched if no name matches.
+_MOST_SEARCHED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Overview:
     found: int
     page: int
     pages: int
+    unsearched: int = 0  # names that do not match, and whose rows have not been searched
 
     @property
     def previous(self) -> int:
@@ -78,19 +81,26 @@ def overview(
     page: int = 1,
     wait_for_silent: bool = True,
 ) -> Overview:
-    """Ask all backends for names, and then for what the names on this page stand for."""
+    """Ask all backends for names, and then for what the names on this page stand for.
+
+    If no name matches a search, it goes on in what the rows of the list show.
+    """
     answers = call_backends(
         aliases,
         lambda each, deadline: names_of(recipe.kind, each.alias),
         wait_for_silent=wait_for_silent,
     )
-    found = sorted(
+    every = sorted(
         (name, alias)
         for alias, answer in answers.items()
         if backend in ("", alias)
         for name in answer.value or ()
-        if search.casefold() in name.casefold()
     )
+    found, unsearched = [each for each in every if search.casefold() in each[0].casefold()], 0
+    if search and not found:
+        read = _rows(recipe, every[:_MOST_SEARCHED])
+        found = [(row.name, row.alias) for row in read if row.line and row.line.mentions(search)]
+        unsearched = len(every) - len(read)
     pages = max(-(-len(found) // PAGE_SIZE), 1)
     page = min(max(page, 1), pages)
     shown = found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
@@ -100,6 +110,7 @@ def overview(
         found=len(found),
         page=page,
         pages=pages,
+        unsearched=unsearched,
     )
 
 

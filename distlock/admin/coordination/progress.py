@@ -115,7 +115,7 @@ class ProgressPages(RecipePages[Report | None]):
             [
                 _state(report),
                 _share(report),
-                Cell(report.error or report.step),
+                Cell(report.error or report.step, confidential=bool(report.error)),
                 Cell(report.eta if running else None, "span"),
                 Cell(report.owner, "owner"),
                 Cell(report.at, "age"),
@@ -139,7 +139,7 @@ class ProgressPages(RecipePages[Report | None]):
                 (_("Time left"), Cell(report.eta, "span")),
             ]
         if report.error:
-            facts.append((_("Error"), Cell(report.error)))
+            facts.append((_("Error"), Cell(report.error, confidential=True)))
         facts += [
             (_("Worker"), Cell(report.owner, "owner")),
             (_("Description"), Cell(report.description)),

@@ -22,7 +22,7 @@ from distlock.admin.coordination.cells import Detail, Ref
 from distlock.admin.coordination.overview import overview
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.admin.log import log_entries, names_in_message, parse_log_key, write_log
-from distlock.admin.panel import PanelAdmin, known_aliases
+from distlock.admin.panel import PanelAdmin, error_text, known_aliases
 from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.fan_out import call_backends, one_line
@@ -187,14 +187,16 @@ class RecipeAdmin(PanelAdmin):
             self._log(request, action, ref, done.log, {**done.values, **values})
             return
         problem = one_line(done)
+        shown = error_text(request, problem)
         if not (isinstance(done, LockUnavailable) and done.maybe_applied):
             text = _("Nothing was done:")
-            messages.error(request, format_html("{} {} {}", text, named, problem))
+            messages.error(request, format_html("{} {} {}", text, named, shown))
             return
         text = _("Whether it was done is not known, because no answer came:")
-        messages.error(request, format_html("{} {} {}", text, named, problem))
-        sent = gettext_lazy("%(title)s: requested, without an answer (%(problem)s). %(reason)s")
-        noted = {"title": action.title, "problem": problem, "reason": values.get("reason", "")}
+        messages.error(request, format_html("{} {} {}", text, named, shown))
+        logger.warning("no answer to %s %r on %r: %s", action.name, ref.name, ref.alias, problem)
+        sent = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
+        noted = {"title": action.title, "reason": values.get("reason", "")}
         self._log(request, action, ref, sent, noted)
 
     def _log(

@@ -13,7 +13,7 @@ from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import LockInfo, Waiting
-from distlock.types.owners import RESERVED
+from distlock.types.owners import NAMED, RESERVED
 from distlock.types.query import (
     SOON_PART,
     SOON_SECONDS,
@@ -27,6 +27,9 @@ from distlock.types.query import (
 
 #: Rows that are read at once.
 _BATCH = 1000
+
+#: Locks that a search for a waiter finds.
+_MOST_AWAITED = 100
 
 #: who waits, by native lock; None if the backend cannot tell
 Waiters = dict[str, tuple[Waiting, ...]] | None
@@ -67,15 +70,17 @@ class Queries:
         """See BaseBackend.page().
 
         Two statements read the table once each at the most: 100,000 rows take MariaDB a tenth of a
-        second for each.
+        second for each. A third one reads all names if a waiter is searched for.
         """
 
+        waiting = self._waiting()
+        awaited = self._awaited_by(query.search, waiting, deadline)
+
         def read(db: Connection) -> tuple[Sequence[Row], Sequence[Any]]:
-            page, overview = _page_sql(db.dialect, query)
+            page, overview = _page_sql(db.dialect, query, awaited)
             return db.dialect.rows(db.ask(page)), db.ask(overview).rows
 
         rows, overview = self._runner.work(read, deadline)
-        waiting = self._waiting()
         locks = [
             self._with_waiters(info_of(row, self._using), waiting) for row in rows[: query.size]
         ]
@@ -96,6 +101,19 @@ class Queries:
 
     def _waiting(self) -> Waiters:
         return self._waits.waiting() if self._waits else None
+
+    def _awaited_by(self, search: str, waiting: Waiters, deadline: float | None) -> Sequence[str]:
+        """Return the names of the locks for which waiters wait that a text finds."""
+        found = {
+            label
+            for label, waiters in (waiting or {}).items()
+            if search and any(str(waiter).lower().startswith(search.lower()) for waiter in waiters)
+        }
+        if self._waits is None or not found:
+            return []
+        label = self._waits.label
+        names = self._runner.work(lambda db: db.ask(_names_sql(db.dialect)).rows, deadline)
+        return [name for (name,) in names if label(name) in found][:_MOST_AWAITED]
 
     def _with_waiters(self, info: LockInfo, waiting: Waiters) -> LockInfo:
         if self._waits is None or waiting is None:
@@ -123,7 +141,35 @@ def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -
         query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
 
 
-def _page_sql(dialect: Dialect, query: LockQuery) -> tuple[Statement, Statement]:
+def _names_sql(dialect: Dialect) -> Statement:
+    """Return what asks for the names of all locks that have not been freed."""
+    return Statement(f"SELECT {dialect.LOCK} FROM {TABLE} WHERE owner <> ''")
+
+
+def _search_sql(
+    dialect: Dialect, search: str, awaited: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the condition of query.matches_search(), or that the name is one of ``awaited``."""
+    named = {f"awaited_{number}": name for number, name in enumerate(awaited)}
+    position = dialect.POSITION + "(LOWER({}), LOWER(%(search)s))"
+    ways = [
+        f"{position.format(dialect.LOCK)} > 0",
+        f"{position.format('description')} > 0",
+        f"{position.format(dialect.WHO)} = 1",
+        "LOWER(thread) = LOWER(%(search)s)",
+        f"(owner LIKE '{NAMED}%%' AND {position.format('owner')} > 0)",
+    ]
+    ways += [f"{dialect.LOCK} = %({name})s" for name in named]
+    params: dict[str, Any] = {"search": search, **named}
+    if search.isascii() and search.isdecimal() and int(search) < 2**63:
+        ways.append("token = %(token)s")
+        params["token"] = int(search)
+    return f"({' OR '.join(ways)})", params
+
+
+def _page_sql(
+    dialect: Dialect, query: LockQuery, awaited: Sequence[str] = ()
+) -> tuple[Statement, Statement]:
     """Return what asks for a page, and for an overview.
 
     The first asks for the rows from the cursor on, and for one more. The second asks, by host, how
@@ -140,8 +186,10 @@ def _page_sql(dialect: Dialect, query: LockQuery) -> tuple[Statement, Statement]
     expiring = f"(NOT {expired} AND expires_at <= {later} AND NOT ({reserved}))"
 
     conditions = ["1 = 1"]
+    searched: dict[str, Any] = {}
     if query.search:
-        conditions.append(f"{dialect.POSITION}(LOWER({lock}), LOWER(%(search)s)) > 0")
+        condition, searched = _search_sql(dialect, query.search, awaited)
+        conditions.append(condition)
     if query.status is not None:
         statuses = {
             DisplayStatus.HELD: f"(NOT {expired} AND NOT {expiring})",
@@ -158,7 +206,7 @@ def _page_sql(dialect: Dialect, query: LockQuery) -> tuple[Statement, Statement]
 
     start = query.start or Cursor()
     params = {
-        "search": query.search,
+        **searched,
         "host": query.host,
         "held_for": dialect.duration(query.held_for),
         "name": start.name,

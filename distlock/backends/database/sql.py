@@ -58,6 +58,8 @@ class Dialect:
     READ: ClassVar[str] = "{0}"
     #: the position of a text in another one: a function of the text, then the part
     POSITION: ClassVar[str] = "INSTR"
+    #: a holder as Owner.__str__() writes it
+    WHO: ClassVar[str] = "CONCAT(host, ':', process, ':', thread)"
     #: the units of a duration in a second
     UNITS: ClassVar[int] = 1_000_000
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be

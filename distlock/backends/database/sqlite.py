@@ -59,6 +59,7 @@ class SQLite(Dialect):
     UNITS: ClassVar[int] = 1000
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     FOR_UPDATE: ClassVar[str] = ""
+    WHO: ClassVar[str] = "(host || ':' || process || ':' || thread)"
     guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True
 

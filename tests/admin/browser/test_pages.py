@@ -57,7 +57,7 @@ def test_the_page_of_a_lock_shows_its_holder_and_who_waits_in_order(visit, scene
 @pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_the_page_that_asks_before_releasing(visit, look):
     visitor = visit(look=look)
-    page = visitor.list("?q=stock")
+    page = visitor.list("?q=stock:")
     for tick in page.locator('input[name="hold"]').all():
         tick.check()
     page.get_by_role("button", name="Force release").click()
@@ -87,7 +87,7 @@ def test_the_page_that_asks_before_sweeping(visit, look):
 def test_filters(visit):
     visitor = visit()
     page = visitor.list()
-    page.get_by_label("Name").fill("STOCK")
+    page.get_by_label("Search").fill("STOCK:")
     page.get_by_role("button", name="Filter").click()
     visitor.sees("stock:7", "stock:8")
     page.get_by_label("Backend", exact=True).select_option("zookeeper")

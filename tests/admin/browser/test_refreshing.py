@@ -41,7 +41,7 @@ def test_the_page_refreshes_itself_when_told_to_and_remembers(visit, child):
 @pytest.mark.slow
 def test_refreshing_pauses_while_locks_are_selected_or_the_page_is_hidden(visit):
     visitor = visit()
-    page = visitor.list("?q=stock")
+    page = visitor.list("?q=stock:")
     page.get_by_role("button", name="Live").click()
     refreshed(page)
     page.get_by_role("checkbox", name="Select stock:7").check()
@@ -63,7 +63,7 @@ def test_refreshing_pauses_while_locks_are_selected_or_the_page_is_hidden(visit)
 @pytest.mark.slow
 def test_refreshing_keeps_focus_and_place(visit):
     visitor = visit(viewport={"width": 1000, "height": 300})
-    page = visitor.list("?q=stock")  # locks that stay as they are
+    page = visitor.list("?q=stock:")  # locks that stay as they are
     link = page.get_by_role("link", name="stock:8")
     link.focus()
     link.scroll_into_view_if_needed()
@@ -80,10 +80,10 @@ def test_what_is_typed_is_not_lost_to_a_refresh(visit):
     visitor = visit()
     page = visitor.list()
     page.get_by_role("button", name="Live").click()
-    page.get_by_label("Name").press_sequentially("half a na")
+    page.get_by_label("Search").press_sequentially("half a na")
     refreshed(page)
-    expect(page.get_by_label("Name")).to_have_value("half a na")
-    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_label("Search")).to_have_value("half a na")
+    expect(page.get_by_label("Search")).to_be_focused()
 
 
 def test_signed_out_meanwhile_it_says_so(visit):
@@ -107,7 +107,7 @@ def with_short_times(page):
 def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
     """Requests are taken and never answered; then they are again."""
     visitor = visit(viewport={"width": 1280, "height": 900})
-    page = visitor.list("?q=stock")
+    page = visitor.list("?q=stock:")
     live = page.get_by_role("button", name="Live")
     live.click()
     refreshed(page)
@@ -131,7 +131,7 @@ def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
 
 
 def test_a_page_that_does_not_refresh_itself_tells_its_age_too(visit):
-    page = visit().list("?q=stock")
+    page = visit().list("?q=stock:")
     expect(page.locator("#dl-age")).to_be_hidden()
     with_short_times(page)
     expect(page.locator("#dl-age")).to_have_text(re.compile(r"^\d+ s ago$"))

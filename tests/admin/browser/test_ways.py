@@ -18,7 +18,7 @@ def test_all_of_it_works_without_javascript(visit, child):
     visitor = visit(java_script_enabled=False)
     page = visitor.list()
     expect(page.get_by_role("button", name="Live")).to_have_count(0)
-    page.get_by_label("Name").fill("plain")
+    page.get_by_label("Search").fill("plain")
     page.get_by_role("button", name="Filter").click()
     visitor.sees("plain")
     page.get_by_role("checkbox", name="Select plain").check()
@@ -33,7 +33,7 @@ def test_all_of_it_works_with_the_keyboard(visit, child):
     holder.line()
     visitor = visit()
     page = visitor.list("?q=keys")
-    page.get_by_label("Name").focus()
+    page.get_by_label("Search").focus()
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.name") == "hold":
@@ -50,7 +50,7 @@ def test_all_of_it_works_with_the_keyboard(visit, child):
 @pytest.mark.slow
 def test_all_on_the_page_can_be_selected_at_once(visit):
     visitor = visit()
-    page = visitor.list("?q=stock")
+    page = visitor.list("?q=stock:")
     every = page.get_by_role("checkbox", name="Select all on this page")
     every.check()
     expect(page.get_by_role("status").filter(has_text="2 locks selected")).to_be_visible()
@@ -74,7 +74,7 @@ def test_dark_follows_the_admins_own_switch(visit):
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_row_of_a_lock_can_be_unfolded_and_stays_so(visit, look):
     visitor = visit(look=look)
-    page = visitor.list("?q=stock")
+    page = visitor.list("?q=stock:")
     page.get_by_role("link", name="stock:7").click()
     page.get_by_text("Stored record").click()
     expect(page.get_by_text("acquired_at")).to_be_visible()
