@@ -5,6 +5,7 @@ from __future__ import annotations
 from distlock.conf import locks
 from distlock.exceptions import (
     Cancelled,
+    LockBusy,
     LockDeadlock,
     LockError,
     LockLost,
@@ -20,12 +21,14 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.lock import Lock
-from distlock.types.lease import Lease, LockInfo, Owner, State
+from distlock.types.lease import Holder, Lease, LockInfo, Owner, State
 
 __all__ = [
     "Cancelled",
+    "Holder",
     "Lease",
     "Lock",
+    "LockBusy",
     "LockDeadlock",
     "LockError",
     "LockInfo",

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distlock.typed import Holder  # a stub
+
 
 class LockError(Exception):
     """Base of every error that distlock raises about a lock."""
 
 
-class LockTimeout(LockError, TimeoutError):
+class LockBusy(LockError):
+    """Someone else has the lock, and the caller wanted to wait no longer.
+
+    ``holder`` tells who had it (``owner``, ``since``, ``held_for``, ``description`` and more), by
+    the last answer that refused the lock. It is None where that answer did not say: nobody is asked
+    for it.
+    """
+
+    holder: Holder | None = None
+
+
+class LockTimeout(LockBusy, TimeoutError):
     """The lock was held by someone else for as long as the caller wanted to wait."""
 
 

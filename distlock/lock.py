@@ -5,18 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
+from django.db.models import Model, QuerySet
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.reentry import refuse_reentry
+from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
+from distlock.core.extending import extending
 from distlock.core.options import LockOptions
-from distlock.core.section import add_leave_error
-from distlock.exceptions import BodyEnded, LockError, LockLost, LockTimeout, LockUnavailable
-from distlock.types.arguments import Release
+from distlock.core.row_names import name_of, names_of
+from distlock.core.section import add_leave_error, refuse_in_event_loop
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable
+from distlock.types.arguments import OnBusy, Release, checked_seconds
+
+if TYPE_CHECKING:
+    from distlock.typed import MultiLock  # a stub
 
 logger = logging.getLogger("distlock")
 
@@ -37,11 +44,14 @@ class Lock(BaseLock):
         name: str,
         *,
         using: str = DEFAULT_ALIAS,
-        blocking: bool = True,
+        on_busy: OnBusy = "wait",
         timeout: float | None = None,
+        busy_result: Any = None,
         lease: float | None = None,
         at_least: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
+        reentrant: bool = True,
         description: str = "",
         owner: str | None = None,
         on_lost: OnLost | None = None,
@@ -52,8 +62,12 @@ class Lock(BaseLock):
         - ``name``: what is locked, 1 to 564 characters, compared exactly; no control characters,
           no space at either end.
         - ``using``: the alias of the backend in the ``DISTLOCK`` setting.
-        - ``blocking``: False tries once instead of waiting.
-        - ``timeout``: seconds to wait at the most; None waits for ever.
+        - ``on_busy``: what ``with`` and a decorated call do if someone else has the lock: "wait"
+          for it, "raise" LockBusy, or "skip" the call, which then returns ``busy_result``. A
+          ``with`` block cannot be skipped: see attempt().
+        - ``timeout``: seconds to wait before that; what waits without one waits for ever, and
+          "raise" and "skip" try once. Who has waited in vain gets LockTimeout, a LockBusy.
+        - ``busy_result``: what a skipped call returns, with ``on_busy="skip"``.
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.
         - ``at_least``: seconds for which the lock stays taken, counted from when it was granted.
@@ -61,7 +75,15 @@ class Lock(BaseLock):
           before that time is over, not even the one who left. So machines whose clocks differ do
           not run a short job twice that is due once. It holds for a process that is killed, too,
           except in ZooKeeper, where a lock ends with its process.
+        - ``at_most``: seconds after its grant at which this process gives up a renewed hold,
+          however its thread hangs: then it is lost, for ``on_lost``, the signal and check(), and
+          after that it is freed. What runs in the thread goes on, unless it looks. Entering again
+          changes nothing; it raises LockError where it is to end the hold earlier.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
+        - ``reentrant``: False refuses a thread or task that holds the lock already, as
+          ``threading.Lock`` does: acquire() returns False if it does not wait, and raises
+          LockDeadlock at once if it would wait, with or without a ``timeout``. It does not go
+          with ``owner``.
         - ``description``: shown to those who look at the lock; by default what goes on where it
           is taken, as far as that is known (see :mod:`distlock.activity`).
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
@@ -79,9 +101,75 @@ class Lock(BaseLock):
         Raises TypeError or ValueError that names the argument and its value.
         """
         options = LockOptions(
-            blocking, timeout, lease, at_least, renew, description, owner, on_lost, release
+            on_busy,
+            timeout,
+            busy_result,
+            lease,
+            at_least,
+            at_most,
+            renew,
+            reentrant,
+            description,
+            owner,
+            on_lost,
+            release,
         )
         super().__init__(name, using, options)
+
+    @overload
+    @classmethod
+    def of(cls, instance: Model, **options: Any) -> Self: ...
+
+    @overload
+    @classmethod
+    def of(cls, instance: QuerySet[Any], *, limit: int, **options: Any) -> MultiLock: ...
+
+    @classmethod
+    def of(
+        cls, instance: Model | QuerySet[Any], *, limit: int | None = None, **options: Any
+    ) -> Self | MultiLock:
+        """Return the lock of a row: ``Lock.of(seat)`` is ``Lock("shop.seat:7")``.
+
+        The name is the app label, the concrete model (that of a proxy is the model it stands for)
+        and the primary key; one that no name can have is written as its SHA-256. The database of
+        the row is not part of it.
+
+        Of a queryset it is a MultiLock of the rows that there are now, which is read with this
+        call: at most ``limit``, or none, which locks nothing and is no error. In asyncio use
+        ``MultiLock(*[Lock.of(row) async for row in queryset])``.
+
+        ``options`` are those of Lock, or of MultiLock. Raises ValueError for an instance that is
+        not saved, or if there are more rows than ``limit``; TypeError for anything else.
+        """
+        if isinstance(instance, QuerySet):
+            from distlock.recipes.multilock import MultiLock  # which is built on Lock
+
+            return MultiLock._over(names_of(instance, limit), **options)
+        if limit is not None:
+            raise TypeError(f"limit={limit!r} is for a queryset, not {instance!r}")
+        lock = cls(name_of(instance), **options)
+        lock.name_is_filled_in = True
+        return lock
+
+    @refuse_in_event_loop
+    def extend(self, seconds: float) -> None:
+        """Let a hold with ``renew=False`` end no earlier than ``seconds`` from now.
+
+        It never ends earlier than it would have. The lease is as long as it was for everything
+        else: it is this one hold that lasts for longer.
+
+        Raises TypeError or ValueError for what is no time; LockNotHeld, or LockLost if it is not
+        ours any more; LockUnavailable if the backend does not answer, or a transaction has locked
+        the row: then it ends when it would have, or later; LockError for a hold that is renewed;
+        NotSupported in ZooKeeper, where a hold lasts as long as the session.
+        """
+        refuse_reentry()
+        run(extending(self._hold, checked_seconds("seconds", seconds)))
+
+    async def aextend(self, seconds: float) -> None:
+        """See extend()."""
+        refuse_reentry()
+        await arun(extending(self._hold, checked_seconds("seconds", seconds)))
 
     @async_unsafe(
         "Lock.atomic() would block the event loop, as Django's transactions do; call the function"
@@ -105,8 +193,7 @@ class Lock(BaseLock):
         """
         refuse_reentry()
         self._backend.check_atomic(using, self._hold.lease if self.held else None)
-        if not self.acquire():
-            raise LockTimeout(self._busy())
+        self._enter()
         is_part = False
         try:
             hold = self._hold

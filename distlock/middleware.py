@@ -18,14 +18,14 @@ from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 from django.utils.deprecation import MiddlewareMixin
 
-from distlock.exceptions import LockTimeout, LockUnavailable
+from distlock.exceptions import LockBusy, LockUnavailable
 
 logger = logging.getLogger("distlock")
 
 #: The status that each error is answered with, and its code in JSON. Others are no matter of the
 #: client's, and stay what they are for Django: status 500.
 ANSWERS: Mapping[type[Exception], tuple[int, str]] = {
-    LockTimeout: (409, "busy"),
+    LockBusy: (409, "busy"),
     LockUnavailable: (503, "unavailable"),
 }
 #: Seconds after which the client may try again.

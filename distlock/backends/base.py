@@ -42,6 +42,8 @@ class Capabilities:
     fair: bool = False
     #: a transaction can be made to commit only while a lock is held
     atomic: bool = False
+    #: renew() takes any length for a lease that is held; if it comes late, it makes none shorter
+    extends: bool = False
     #: a request may reach the backend long after it was given up
     late_requests: bool = False
 

@@ -47,7 +47,7 @@ class _Held:
 class LocalBackend(BaseBackend):
     """Threads and tasks of one process exclude each other; other processes are not seen."""
 
-    capabilities = Capabilities(named_owners=True, atomic=True)
+    capabilities = Capabilities(named_owners=True, atomic=True, extends=True)
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
@@ -71,6 +71,7 @@ class LocalBackend(BaseBackend):
         with self._mutex:
             held = self._held.get(claim.name)
             if held and not held.expired and not _is_again(claim, held.claim):
+                claim.refused_by = self._info(held).holders[0]
                 return None
             self._last_token += 1
             now, seconds = clock(), claim.reserved
@@ -85,7 +86,8 @@ class LocalBackend(BaseBackend):
         held = self._current(lease.claim)
         if held is None or held.expired:
             return False
-        held.expires_at, held.lasts = clock() + lease.duration, lease.duration
+        if (ends_at := clock() + lease.duration) >= held.expires_at:
+            held.expires_at, held.lasts = ends_at, lease.duration
         return True
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:

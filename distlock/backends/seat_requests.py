@@ -117,6 +117,8 @@ class SeatRequests:
                 look = Look(
                     None, seats.snapshot.revision, turn.behind, turn.overdue, turn.processes
                 )
+                if not turn.granted:
+                    claim.refused_by = next(map(seats.holder, seats.holders), None)
                 if turn.granted:
                     if lease := self._grant(seats, claim, limit, passed_over, deadline):
                         return Look(lease, 0)

@@ -231,10 +231,11 @@ class Seats:
         )
         if not self.holders:
             return info
-        first, *others = map(self._holder, self.holders)
+        first, *others = map(self.holder, self.holders)
         return replace(info.of(first), state=State.HELD, other_holders=tuple(others))
 
-    def _holder(self, record: Record) -> Holder:
+    def holder(self, record: Record) -> Holder:
+        """Return what a record says of one who holds seats."""
         value, rest = record.value, record.remaining
         now, since = time_of(self.snapshot), since_when(record, self.snapshot)
         lease = float(value["lease"])

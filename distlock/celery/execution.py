@@ -19,9 +19,10 @@ from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
 from distlock.celery.task_options import TERMINATE, TaskOptions, backend_of
 from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
-from distlock.core.run_under import busy_message, run_under
+from distlock.core.run_under import busy_error, run_under
 from distlock.exceptions import (
     Cancelled,
+    LockBusy,
     LockError,
     LockTimeout,
     LockUnavailable,
@@ -73,8 +74,8 @@ class TaskExecution(RunningTask):
         Returns what the task returned, ``busy_result`` if it was skipped.
 
         Raises what the body raises, Retry for a task that has been requeued because its lock was
-        busy or could not be asked for, LockTimeout, LockUnavailable or ValueNotAgreed for one that
-        has not, LockLost if the lock was lost.
+        busy or could not be asked for, LockBusy, LockUnavailable or ValueNotAgreed for one that has
+        not, LockLost if the lock was lost.
         """
         outer = running_task.set(self)
         ended_by: BaseException | None = None
@@ -155,12 +156,10 @@ class TaskExecution(RunningTask):
     # The lock
 
     def _acquire(self, lock: BaseLock) -> None:
-        """Take the lock; raise Skipped, Retry, LockTimeout, LockUnavailable or ValueNotAgreed."""
+        """Take the lock; raise Skipped, Retry, LockBusy, LockUnavailable or ValueNotAgreed."""
         options = self.task.locking
-        seconds = None  # to wait; None tries once
-        if options.on_busy == "wait":
-            seconds = options.busy_timeout
-        elif options.on_busy == "retry" and not self._requeueable:
+        seconds = options.waits
+        if options.on_busy == "retry" and not self._requeueable:
             seconds = options.longest_delay  # as long as it would have been requeued
         try:
             if lock.acquire(seconds is not None, seconds):
@@ -168,27 +167,26 @@ class TaskExecution(RunningTask):
         except (LockUnavailable, ValueNotAgreed) as error:
             self._requeue_unavailable(lock, error)
             raise
-        reason = busy_message(lock)
-        if seconds is not None:
-            raise LockTimeout(f"{reason}; the task waited for {seconds:g} s")
-        if options.on_busy == "retry":
-            self._requeue_busy(reason)
-        if options.on_busy == "raise":
-            raise LockTimeout(reason)
+        busy = busy_error(lock)
+        if options.on_busy == "retry" and self._requeueable:
+            self._requeue_busy(busy)
+        if options.on_busy != "skip":
+            raise busy if seconds is None else _timeout(busy, f"the task waited for {seconds:g} s")
+        reason = str(busy)
         logger.info("Task %s is skipped: %s", self, reason)
         self._event("task-skipped", lock=lock.name, using=lock.using, reason=reason)
         if self.request is not None:
             self.request.distlock_skipped = reason
         raise Skipped(reason)
 
-    def _requeue_busy(self, reason: str) -> NoReturn:
+    def _requeue_busy(self, busy: LockBusy) -> NoReturn:
         """Requeue a busy task and tell Celery; LockTimeout after the last time."""
         limit = self.task.locking.busy_limit
         times = self.header.busy + 1
         if limit is not None and times > limit:
-            raise LockTimeout(f"{reason}; so it was each of {times} times that the task started")
-        self._event("task-busy", reason=reason, times=times)
-        self._requeue(LockTimeout(reason), times, replace(self.header, busy=times, unavailable=0))
+            raise _timeout(busy, f"so it was each of {times} times that the task started")
+        self._event("task-busy", reason=str(busy), times=times)
+        self._requeue(busy, times, replace(self.header, busy=times, unavailable=0))
 
     def _requeue_unavailable(self, lock: BaseLock, error: LockUnavailable | ValueNotAgreed) -> None:
         """Requeue a task that could not ask for its lock, unless it is to fail now.
@@ -218,7 +216,7 @@ class TaskExecution(RunningTask):
             retries=request.retries,
             headers={**(request.headers or {}), HEADER: asdict(header)},
         )
-        level = logging.INFO if isinstance(reason, LockTimeout) else logging.WARNING
+        level = logging.INFO if isinstance(reason, LockBusy) else logging.WARNING
         logger.log(level, "Task %s is requeued for %.1f s later: %s", self, countdown, reason)
         try:
             # As a child of this task its result would be in a reference cycle. The garbage
@@ -275,6 +273,12 @@ class TaskExecution(RunningTask):
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
             return bool(self.task.acks_late)  # the worker is being shut down
         return False
+
+
+def _timeout(busy: LockBusy, how_long: str) -> LockTimeout:
+    error = LockTimeout(f"{busy}; {how_long}")
+    error.holder = busy.holder
+    return error
 
 
 def _kind(options: TaskOptions) -> Kind:

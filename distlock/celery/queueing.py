@@ -25,8 +25,9 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
+from distlock.core.entrant import Entrant
 from distlock.core.events import send_event
-from distlock.core.held import Entrant, HeldLease
+from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import (
     describe,

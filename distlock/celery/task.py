@@ -21,16 +21,16 @@ from distlock.celery.results import LockedResult, SkippedBackend
 from distlock.celery.task_options import (
     NAMES,
     OF_LOCK,
-    OnBusy,
     OnQueued,
     OnUnavailable,
+    TaskOnBusy,
     TaskOptions,
     Terminate,
     Until,
     declare,
     queueing_backend,
 )
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.name_template import CallName, Template
 from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockNotHeld
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _NOT_BOUND: Any = False
 #: An option that was not given is as the base class has it.
 _OF_BASE: Any = object()
-#: options of Lock whose place a task has others in
-_OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew", "timeout"}
+#: what somebody may expect of Lock or acquire(), and Celery would take for an attribute
+_OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew"}
 
 #: The options that name something, the attributes that have the name for a call, and how it begins.
 _NAMED = (
@@ -228,9 +228,9 @@ def locked_task(
     bind: Bind = _NOT_BOUND,
     lock: Template | None = _OF_BASE,
     slots: Slots | None = _OF_BASE,
-    on_busy: OnBusy = _OF_BASE,
+    on_busy: TaskOnBusy = _OF_BASE,
+    timeout: float | None = _OF_BASE,
     busy_result: Any = _OF_BASE,
-    busy_timeout: float = _OF_BASE,
     busy_delay: float = _OF_BASE,
     busy_delay_max: float = _OF_BASE,
     busy_limit: int | None = _OF_BASE,
@@ -271,8 +271,8 @@ def locked_task(
         name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
         for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
             raise TypeError(
-                f"task {name}: {option}={options[option]!r} is no option of a task, but of Lock;"
-                " see on_busy, busy_timeout and lease"
+                f"task {name}: {option}={options[option]!r} is no option of a task;"
+                " see on_busy, timeout and lease"
             )
         if not (inspect.isclass(base) and issubclass(base, LockedTask)):
             raise TypeError(f"task {name}: base must be a subclass of LockedTask, not {base!r}")

@@ -16,18 +16,21 @@ from django.core.exceptions import ImproperlyConfigured
 from distlock.backends.base import BaseBackend
 from distlock.checks import TAG
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.name_template import Template
 from distlock.exceptions import NotSupported
 from distlock.recipes.slots import Slots, checked_slots
 from distlock.types.arguments import (
     Release,
     checked_callback,
+    checked_choice,
     checked_release,
     checked_seconds,
 )
 
-OnBusy = Literal["raise", "retry", "skip", "wait"]
+TaskOnBusy = Literal["wait", "raise", "skip", "retry"]
+#: Seconds that "wait" waits without a ``timeout``.
+_WAIT = 60.0
 OnUnavailable = Literal["raise", "retry"]
 Until = Literal["started", "finished"]
 OnQueued = Literal["raise", "return"]
@@ -49,11 +52,12 @@ class TaskOptions:
       that run now is treated as if the backend could not be asked. It excludes ``at_least``.
     - ``on_busy``: what happens to a task whose lock is held by someone else, or has no free slot:
       "retry" queues it again, "wait" waits in the worker, "skip" leaves it undone, "raise" fails
-      with LockTimeout.
+      with LockBusy.
+    - ``timeout``: seconds to wait in the worker before that; None does not wait, but 60 s for
+      "wait", which then fails with LockTimeout.
     - ``busy_delay``, ``busy_delay_max``, ``busy_limit``: for "retry", the pause before the first
       time, twice as long each time up to the longest; and how many times at most (None: no limit),
       after which the task fails with LockTimeout. Its own retries are not counted among these.
-    - ``busy_timeout``: for "wait", the longest wait; the task then fails with LockTimeout.
     - ``busy_result``: for "skip", the result of a task that was left undone.
     - ``on_unavailable``: what happens to a task whose backend cannot be asked for the lock: "retry"
       queues it again, after the same pauses as a busy one, "raise" fails with LockUnavailable, or
@@ -85,9 +89,9 @@ class TaskOptions:
 
     lock: Template | None = None
     slots: Slots | None = None
-    on_busy: OnBusy = "retry"
+    on_busy: TaskOnBusy = "retry"
+    timeout: float | None = None
     busy_result: Any = None
-    busy_timeout: float = 60.0
     busy_delay: float = 1.0
     busy_delay_max: float = 60.0
     busy_limit: int | None = 100
@@ -110,11 +114,12 @@ class TaskOptions:
         _checked_template("queueing_lock", self.queueing_lock)
         if self.progress is not True:
             _checked_template("progress", self.progress)
-        _checked_choice("on_busy", self.on_busy, get_args(OnBusy))
-        _checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
-        _checked_choice("until", self.until, get_args(Until))
-        _checked_choice("on_queued", self.on_queued, get_args(OnQueued))
-        checked_seconds("busy_timeout", self.busy_timeout)
+        checked_choice("on_busy", self.on_busy, get_args(TaskOnBusy))
+        checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
+        checked_choice("until", self.until, get_args(Until))
+        checked_choice("on_queued", self.on_queued, get_args(OnQueued))
+        if self.timeout is not None:
+            checked_seconds("timeout", self.timeout)
         checked_seconds("busy_delay", self.busy_delay)
         checked_seconds("busy_delay_max", self.busy_delay_max)
         checked_seconds("unavailable_timeout", self.unavailable_timeout)
@@ -133,7 +138,7 @@ class TaskOptions:
             )
         _checked_count("busy_limit", self.busy_limit)
         if isinstance(self.on_lost, str):
-            _checked_choice("on_lost", self.on_lost, (TERMINATE,))
+            checked_choice("on_lost", self.on_lost, (TERMINATE,))
         else:
             checked_callback("on_lost", self.on_lost)
         _checked_alias("using", self.using)
@@ -143,6 +148,11 @@ class TaskOptions:
     def delay(self, times: int) -> float:
         """Return the longest pause before a busy task is queued again for the n-th time."""
         return float(min(self.busy_delay * 2 ** min(times - 1, 60), self.busy_delay_max))
+
+    @property
+    def waits(self) -> float | None:
+        """Seconds to wait in the worker for a busy lock; None tries once."""
+        return _WAIT if self.timeout is None and self.on_busy == "wait" else self.timeout
 
     @property
     def longest_delay(self) -> float:
@@ -162,7 +172,7 @@ NAMES = tuple(field.name for field in fields(TaskOptions))
 
 #: The options that say more of a lock, by the option that gives its name.
 OF_LOCK = {
-    "lock": ("slots", "on_busy", "busy_result", "busy_timeout", "busy_delay", "busy_delay_max")
+    "lock": ("slots", "on_busy", "timeout", "busy_result", "busy_delay", "busy_delay_max")
     + ("busy_limit", "on_unavailable", "unavailable_timeout", "lease", "at_least", "on_lost")
     + ("release",),
     "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
@@ -249,11 +259,6 @@ def _checked_template(option: str, value: object) -> None:
         return
     if not callable(value) or inspect.isclass(value) or inspect.iscoroutinefunction(value):
         raise TypeError(f"{option} must be a name or a function that returns one, not {value!r}")
-
-
-def _checked_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
 def _checked_alias(option: str, value: object) -> None:

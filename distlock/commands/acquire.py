@@ -16,7 +16,7 @@ from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.run_under import busy_message, run_under
+from distlock.core.run_under import busy_error, run_under
 from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def _acquire(lock: BaseLock, timeout: float | None, ensure_schema: bool) -> None
     except LockError as error:
         fail(FAILED, escaped(str(error)))
     if not acquired:
-        raise _Busy(busy_message(lock))
+        raise _Busy(str(busy_error(lock)))
 
 
 def stay(lock: BaseLock, until: float) -> None:

@@ -69,11 +69,11 @@ def add_kind(parser: CommandParser) -> None:
     )
 
 
-def add_busy_code(parser: argparse._ActionsContainer) -> None:
+def add_busy_code(parser: argparse._ActionsContainer, default: int = BUSY) -> None:
     parser.add_argument(
         "--busy-code",
         type=exit_code,
-        default=BUSY,
+        default=default,
         metavar="CODE",
         help="The exit code if someone else has the lock (%(default)s). With 0 there is no message"
         " below --verbosity 2.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast, get_args
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -27,7 +27,7 @@ from distlock.recipes.semaphore import Semaphore
 from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.recipes.track import track
 from distlock.supervisor.signal_handling import ended_by_signals
-from distlock.types.arguments import Release
+from distlock.types.arguments import OnBusy, Release, checked_choice
 
 T = TypeVar("T")
 
@@ -63,8 +63,12 @@ class LockedCommand(BaseCommand):
     lock_at_least: ClassVar[float | None] = None
     #: shown to those who look at the lock; by default the command's own name
     lock_description: ClassVar[str] = ""
-    #: seconds to wait for the lock where --lock-timeout is not given; None waits for ever
-    lock_timeout: ClassVar[float | None] = 0
+    #: what happens if someone else has the lock: "wait" for it, "raise" CommandError with the code
+    #: for that, or "skip" the work, which is no failure; --busy-code changes the exit code of each
+    lock_on_busy: ClassVar[OnBusy] = "raise"
+    #: seconds to wait for the lock before that, where --lock-timeout is not given; with None "wait"
+    #: waits for ever, and the others try once
+    lock_timeout: ClassVar[float | None] = None
     #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
     #: as of ``Lock``; None takes the backend's ``RELEASE``
     lock_release: ClassVar[Release | None] = None
@@ -85,10 +89,9 @@ class LockedCommand(BaseCommand):
             "--lock-timeout",
             type=waiting_time,
             metavar="SECONDS",
-            default=self.lock_timeout,
-            help="Wait for the lock no longer than that; 0 tries once (%(default)s).",
+            help="Wait for the lock no longer than that; 0 tries once.",
         )
-        add_busy_code(group)
+        add_busy_code(group, self._busy_code)
         group.add_argument(
             "--no-lock",
             action="store_true",
@@ -121,6 +124,7 @@ class LockedCommand(BaseCommand):
     def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
         interrupter = body_interrupter()
         try:
+            checked_choice("lock_on_busy", self.lock_on_busy, get_args(OnBusy))
             lock = lock_or_slot(
                 self._lock_name(options),
                 self.lock_slots,
@@ -159,10 +163,19 @@ class LockedCommand(BaseCommand):
             lock,
             body,
             on_lost,
-            timeout=options.get("lock_timeout", self.lock_timeout),
-            busy_code=options.get("busy_code", BUSY),
+            timeout=self._waits(options.get("lock_timeout")),
+            busy_code=options.get("busy_code", self._busy_code),
             verbosity=options.get("verbosity", 1),
         )
+
+    def _waits(self, timeout: float | None) -> float | None:
+        """Return the seconds to wait, by the value of --lock-timeout; None waits for ever."""
+        timeout = self.lock_timeout if timeout is None else timeout
+        return 0 if timeout is None and self.lock_on_busy != "wait" else timeout
+
+    @property
+    def _busy_code(self) -> int:
+        return DONE if self.lock_on_busy == "skip" else BUSY
 
     def _stay(self, lock: BaseLock, granted_at: float) -> None:
         if self.lock_at_least and from_command_line(self):
@@ -226,10 +239,10 @@ class _TakesNothing(BaseLock):
     async def arelease(self) -> None:
         """Do nothing."""
 
-    def __exit__(self, *error: object) -> None:
+    def _leave_block(self, *args: object) -> None:
         pass
 
-    async def __aexit__(self, *error: object) -> None:
+    async def _aleave_block(self, *args: object) -> None:
         pass
 
     @property

@@ -9,9 +9,10 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
-from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.entrant import Entrant
+from distlock.core.held import HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import LockDeadlock, LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
 
 #: Seconds between two looks at a lock that another of the same owner's name asks for.
@@ -164,6 +165,19 @@ def _too_short(claim: Claim) -> LockUnavailable:
 # Entering again what this process holds already
 
 
+def refuses_reentry(hold: HeldLease, request: AcquireRequest) -> bool:
+    """Return whether the owner must not enter what it holds; LockDeadlock if it would wait."""
+    if hold.loss() is not None or not hold.refuses(request.entry):
+        return False
+    if request.wait:
+        site = hold.lease.claim.call_site
+        raise LockDeadlock(
+            f"lock {request.claim.name!r}: reentrant=False, and this thread or task holds it"
+            f" already{f', acquired at {site}' if site else ''}: it would wait for itself"
+        )
+    return True
+
+
 def confirm(
     hold: HeldLease, request: AcquireRequest, deadline: float | None
 ) -> Steps[tuple[str | None, float | None]]:
@@ -179,6 +193,12 @@ def confirm(
         raise LockError(
             f"lease={request.lease:g}: lock {hold.lease.name!r} is held already, with a lease of"
             f" {hold.lease.duration:g} s, which cannot become longer when the lock is entered again"
+        )
+    at_most = request.entry.at_most
+    if at_most is not None and hold.acquired_at + at_most < hold.time_limit:
+        raise LockError(
+            f"at_most={at_most:g}: lock {hold.lease.name!r} is held already, and may be held for"
+            " longer; that cannot change when the lock is entered again"
         )
     if not _may_end_too_soon(hold, request):
         if not hold.named:

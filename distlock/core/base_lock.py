@@ -6,11 +6,10 @@ backend for. All else is here.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from functools import partial
-from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from distlock.audit import record_break
@@ -19,6 +18,8 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import locks
+from distlock.core.acquiring import AcquireRequest
+from distlock.core.blocks import BlockLock
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
 from distlock.core.held import HeldLease, Key
@@ -38,16 +39,16 @@ from distlock.core.until_commit import (
     refuse_unsafe_transactions,
 )
 from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
+from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
-from distlock.types.lease import LockInfo, Owner, State
+from distlock.types.lease import Holder, LockInfo, Owner, State
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class BaseLock:
+class BaseLock(BlockLock):
     """A lock-like object: it is taken and left, and tells whether it is held.
 
     The owner is the current thread, or the current asyncio task.
@@ -56,6 +57,8 @@ class BaseLock:
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
+    #: who had the lock when it was refused last, by whichever thread or task, where that is known
+    _refused_by: Holder | None = None
     #: Whether the name comes from a template that was filled in, so that braces in it are meant.
     name_is_filled_in: bool = False
 
@@ -84,7 +87,8 @@ class BaseLock:
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
         As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is as the constructor was told. A lock
+        in seconds, -1 waits for ever. What is not given is as the constructor was told; it returns
+        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
         that is held already is entered once more; one that was lost and not released yet raises
         LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
         either case, and a lost lock is taken anew.
@@ -100,26 +104,20 @@ class BaseLock:
         self._until_commit = (self._options.release or backend.settings.release) == COMMIT
         if self._until_commit:
             refuse_unsafe_transactions(self._key, self._current_owner)
-        return run(
-            manager.acquire(
-                self._options.request(
-                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
-                )
-            )
+        request = self._options.request(
+            backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
+        return run(manager.acquire(request)) or self._refuse(request)
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
         refuse_reentry()
         began = clock()
         backend = locks[self.using]
-        return await arun(
-            manager.acquire(
-                self._options.request(
-                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
-                )
-            )
+        request = self._options.request(
+            backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
+        return await arun(manager.acquire(request)) or self._refuse(request)
 
     @refuse_in_event_loop
     def release(self) -> None:
@@ -142,68 +140,12 @@ class BaseLock:
         refuse_reentry()
         await arun(manager.release(self._key, self._current_owner, self))
 
-    def __enter__(self) -> Self:
-        if not self.acquire():
-            raise LockTimeout(self._busy())
-        self._blocks.begin(sys._getframe(1), self._current_owner)
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        frame, current = sys._getframe(1), self._current_owner
-        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(
-            closed=exc_type is GeneratorExit
-        )
-        owner = self._blocks.end(frame, current)
-        key = self._key
-        try:
-            if elsewhere or (exc_type is GeneratorExit and owner != current):
-                manager.release_soon(key, owner, self)
-            else:
-                self._leave(owner, owner.key == current.key)
-        except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
-            if exc is None or isinstance(error, BodyEnded):
-                raise
-            # The body's own error is what the caller must see; this one goes with it.
-            add_leave_error(exc, error)
-
-    def __aenter__(self) -> Coroutine[Any, Any, Self]:
-        return self._aenter(sys._getframe(1))
-
-    async def _aenter(self, frame: FrameType) -> Self:
-        if not await self.aacquire():
-            raise LockTimeout(self._busy())
-        self._blocks.begin(frame, self._current_owner)
-        return self
-
-    def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
-        return self._aexit(self._blocks.end(sys._getframe(1), self._current_owner), exc)
-
-    async def _aexit(self, owner: Owner, exc: BaseException | None) -> None:
-        try:
-            if isinstance(exc, GeneratorExit) and owner != self._current_owner:
-                # Its coroutine is being closed from outside, and cannot wait for anything.
-                manager.release_soon(self._key, owner, self)
-            else:
-                refuse_reentry()
-                await arun(manager.release(self._key, owner, self))
-        except (LockError, Warning) as error:
-            if exc is None or isinstance(error, BodyEnded):
-                raise
-            add_leave_error(exc, error)
-
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the lock anew."""
-        return decorate(function, [self.name], self._named)
+        """Decorate a plain or async function; every call takes the lock anew.
+
+        With ``on_busy="skip"`` a call that finds it busy returns ``busy_result``.
+        """
+        return decorate(function, [self.name], self._named, self._options)
 
     # Knowing
 
@@ -356,7 +298,7 @@ class BaseLock:
             locks[self.using], self.name, self, self.claim_nonce, blocking=wait
         )
         request.deadline = deadline
-        return manager.acquire(request)
+        return (yield from manager.acquire(request)) or self._refuse(request)
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
@@ -383,10 +325,60 @@ class BaseLock:
         lock._blocks = ActiveBlocks()
         return lock
 
-    def _busy(self) -> str:
-        return self._holder_message() + self._options.waited
+    def _refuse(self, request: AcquireRequest) -> bool:
+        """Note what was said of the holder; False."""
+        self._refused_by = request.claim.refused_by
+        return False
 
-    def _holder_message(self) -> str:
-        """Say who has the lock, as far as this process knows; no backend is asked for this."""
+    def _enter(self) -> None:
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if not self.acquire():
+            raise self._busy(self._options)
+
+    async def _aenter(self) -> None:
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if not await self.aacquire():
+            raise self._busy(self._options)
+
+    def _leave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+        try:
+            if soon:
+                manager.release_soon(self._key, owner, self)
+            else:
+                self._leave(owner, owner.key == self._current_owner.key)
+        except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
+            if exc is None or isinstance(error, BodyEnded):
+                raise
+            # The body's own error is what the caller must see; this one goes with it.
+            add_leave_error(exc, error)
+
+    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+        try:
+            if soon:
+                manager.release_soon(self._key, owner, self)
+            else:
+                refuse_reentry()
+                await arun(manager.release(self._key, owner, self))
+        except (LockError, Warning) as error:
+            if exc is None or isinstance(error, BodyEnded):
+                raise
+            add_leave_error(exc, error)
+
+    def _busy(self, options: LockOptions) -> LockBusy:
+        """Return the error for one who has waited as these options say."""
+        holder = self._holder()
+        return options.busy(self._holder_message(holder), holder)
+
+    def _holder(self) -> Holder | None:
+        """Return who has the lock by what this process knows, or by what its backend has said."""
         hold = manager.holder(self._key)
-        return holder_message(LockInfo(self.name, self.using) if hold is None else hold.info())
+        return self._refused_by if hold is None else hold.info().holders[0]
+
+    def _holder_message(self, holder: Holder | None) -> str:
+        """Say who has the lock, as far as is known; no backend is asked for this."""
+        info = LockInfo(self.name, self.using)
+        return holder_message(
+            info if holder is None else replace(info.of(holder), state=State.HELD)
+        )

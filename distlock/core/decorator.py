@@ -10,32 +10,39 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 
 from distlock.core.name_template import CallName
+from distlock.core.options import LockOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def decorate(function: F, templates: Sequence[str], new_lock: Callable[..., Any]) -> F:
+def decorate(
+    function: F, templates: Sequence[str], new_lock: Callable[..., Any], options: LockOptions
+) -> F:
     """Return ``function`` run under ``new_lock(*names)``, a new lock for each call.
 
-    The names are ``templates`` filled in with the call's arguments. TypeError for what cannot be
-    run under a lock, ValueError if a template mentions an argument the function does not have.
+    The names are ``templates`` filled in with the call's arguments. ``options`` say whether calls
+    that find the lock busy are skipped. TypeError for what cannot be run under a lock, ValueError
+    if a template mentions an argument the function does not have.
     """
     _refuse_undecoratable(function)
     names = [CallName(template, function) for template in templates]
+    skips = options.on_busy == "skip"
 
     if _is_async(function):
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            async with new_lock(*[name(args, kwargs) for name in names]):
-                return await function(*args, **kwargs)
+            lock = new_lock(*[name(args, kwargs) for name in names])
+            async with lock.attempt() if skips else lock as acquired:
+                return await function(*args, **kwargs) if acquired else options.busy_result
 
         return run_async  # type: ignore[return-value]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with new_lock(*[name(args, kwargs) for name in names]):
-            return function(*args, **kwargs)
+        lock = new_lock(*[name(args, kwargs) for name in names])
+        with lock.attempt() if skips else lock as acquired:
+            return function(*args, **kwargs) if acquired else options.busy_result
 
     return run  # type: ignore[return-value]
 

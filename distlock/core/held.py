@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.work import Work
+from distlock.core.entrant import Entrant, OnLost
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
 from distlock.types.log_fields import lease_fields
 from distlock.types.owners import NAMED, Liveness
-
-OnLost = Callable[[Lease], object]
 
 #: Alias, name, and what else tells apart locks of one name, or the owner's key if that is named.
 Key = tuple[str, ...]
@@ -23,32 +21,9 @@ Key = tuple[str, ...]
 #: Why a hold can be gone.
 ENDED = "its lease ended before it was renewed"
 BROKEN = "it was broken, or taken over after its lease had ended"
+OVERDUE = "it was held for as long as at_most allows, and this process has given it up"
 TAKEN_AWAY = "it was broken, or taken over"
 HANDED_OVER = "it was taken under its owner's name in another process"
-
-
-@dataclass(slots=True, eq=False)
-class Entrant:
-    """One thread or task inside a hold: its Lock object, its options, how often it entered."""
-
-    is_alive: Callable[[], bool]
-    at_least: float = 0.0
-    renews: bool = True
-    on_lost: OnLost | None = None
-    lock: object = None
-    #: the piece of work that it is, None outside of all
-    work: Work | None = None
-    #: the file and the line where it was asked for, if they are known
-    call_site: str = ""
-    count: int = 1
-    #: whether this is no thread or task, but the end of transactions; see core.until_commit
-    until_commit: bool = False
-
-
-def task_of(entry: Entrant) -> asyncio.Task[object] | None:
-    """Return the task that has entered; None for others, and for one that is gone."""
-    liveness = entry.is_alive
-    return liveness.task if isinstance(liveness, Liveness) else None
 
 
 def _do_nothing() -> None:
@@ -67,6 +42,7 @@ class HeldLease:
         "count",
         "earlier_entries",
         "entries",
+        "extended_until",
         "lease",
         "lost",
         "named",
@@ -78,6 +54,7 @@ class HeldLease:
         "renewal_failed",
         "renewing",
         "renews",
+        "time_limit",
         "waited",
         "warned",
     )
@@ -110,6 +87,10 @@ class HeldLease:
         #: for how many seconds it was waited for, None where that is not known
         self.waited: float | None = None
         self.at_least = entry.at_least
+        #: when this process gives it up, by the local clock; entering again does not change it
+        self.time_limit = self.acquired_at + (entry.at_most or math.inf)
+        #: until when extend() was to let it last, by the local clock; it may have failed
+        self.extended_until = 0.0
         #: how often it was entered and not left
         self.count = 1
         #: Who is inside. The list is replaced when it changes: others read it without a mutex.
@@ -141,6 +122,11 @@ class HeldLease:
     def entered(self) -> int:
         """How often it was entered by a thread or task and not left."""
         return self.count - sum(entry.until_commit for entry in self.entries)
+
+    def refuses(self, entry: Entrant) -> bool:
+        """Return whether its owner must not enter it once more, by the options of either."""
+        inside = [one for one in self.entries if not one.until_commit]
+        return bool(inside) and not all(one.reentrant for one in (*inside, entry))
 
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
@@ -238,7 +224,14 @@ class HeldLease:
     @property
     def ended(self) -> bool:
         """Whether the hold is lost for good: no answer that comes later brings it back."""
-        return self.lost is not None or clock() >= self.lease.deadline
+        return self.lost is not None or clock() >= min(self.lease.deadline, self.time_limit)
+
+    def over(self) -> str | None:
+        """Return why it is over by the local clock, None while it is not."""
+        now = clock()
+        if now >= self.lease.deadline:
+            return ENDED
+        return OVERDUE if now >= self.time_limit else None
 
     @property
     def next_check(self) -> float:
@@ -247,9 +240,10 @@ class HeldLease:
         A named owner's hold that is not renewed here may go on in another process. So the backend
         is asked for it once before its end: if it goes on there, no loss is reported.
         """
-        end = self.lease.deadline
+        end = min(self.lease.deadline, self.time_limit)
         if self.renewing:
-            return end if self.warned else end - self.lease.claim.relied_on / 2
+            half = self.lease.deadline - self.lease.claim.relied_on / 2
+            return end if self.warned else min(end, half)
         if self.needs_renewal:
             return min(self.renew_at, end)
         if self.named and self._confirmed_until != end:
@@ -265,7 +259,8 @@ class HeldLease:
         return self.renew_at <= now + self._interval / 2
 
     def extend(self, deadline: float) -> None:
-        """Note that the lease ends at another local deadline."""
+        """Note that the lease ends at a later local deadline."""
+        deadline = max(deadline, self.lease.deadline)
         self.lease = self.lease.until(deadline)
         self.warned = False
         self.renew_at = deadline - self.lease.claim.relied_on + self._interval
@@ -276,7 +271,7 @@ class HeldLease:
         This process goes on counting its own, shorter length.
         """
         at_least = max(self.at_least, at_least)
-        rest = left(self.acquired_at + at_least, at_least)
+        rest = max(left(self.acquired_at + at_least, at_least), self.extended_until - clock())
         return self.lease.lasting(rest) if rest > self.lease.duration else self.lease
 
     @property
@@ -331,14 +326,15 @@ class HeldLease:
 
     def info(self) -> LockInfo:
         """Return what this process knows of the lock, by its own clock, without asking anyone."""
-        lease = self.lease
+        lease, held_for = self.lease, clock() - self.acquired_at
         return LockInfo(
             lease.name,
             self.backend.alias,
             State.HELD,
             owner=lease.owner,
             token=lease.token,
-            held_for=clock() - self.acquired_at,
+            since=datetime.now(UTC) - timedelta(seconds=held_for),
+            held_for=held_for,
             remaining=lease.remaining,
             description=lease.claim.description,
             call_site=lease.claim.call_site,
@@ -358,8 +354,8 @@ class HeldLease:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""
         if self.lost is not None:
             return self.lost
-        if clock() >= self.lease.deadline:
-            return ENDED
+        if clock() >= min(self.lease.deadline, self.time_limit):
+            return self.over()
         return self.backend.known_lost(self.lease)
 
     def loss(self) -> LockLost | None:

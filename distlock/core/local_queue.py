@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.core.held import Entrant, Key, task_of
+from distlock.core.entrant import Entrant, task_of
+from distlock.core.held import Key
 from distlock.exceptions import LockDeadlock
 from distlock.types.lease import Owner, Waiting
 from distlock.types.owners import is_named

@@ -10,9 +10,10 @@ from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
-from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
+from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
+from distlock.core.entrant import Entrant, task_of
 from distlock.core.events import event
-from distlock.core.held import Entrant, HeldLease, Key, task_of
+from distlock.core.held import HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import HeldLeases, not_held
@@ -42,7 +43,8 @@ class LockManager:
 
     def after_fork_in_child(self) -> None:
         """Hold nothing: the locks, and the thread that keeps them, are the parent's."""
-        self._queue = counted_queue()
+        #: the threads and tasks of this process that hold locks or wait for them
+        self.queue = counted_queue()
         self._renewer = LeaseRenewer()
         self._held = HeldLeases(self._renewer)
 
@@ -50,13 +52,15 @@ class LockManager:
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner, began = self._held, self._queue, request.claim.owner, clock()
+        held, queue, owner, began = self._held, self.queue, request.claim.owner, clock()
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
             hold = held.find(request.key, owner)
             if hold is None and request.entry.work is not None:
                 hold = request.enters = yield from self._hold_of_caller(request)
+            if hold is not None and refuses_reentry(hold, request):
+                return False
             if hold is not None and (yield from self._reenter(request)):
                 return True
             limited = not request.wait or request.deadline is not None
@@ -100,7 +104,7 @@ class LockManager:
         named = request.named
         hold = self._held.find(request.key, request.claim.owner) if named else None
         until = request.deadline if request.wait else clock()
-        if (yield from wait_for_turn(request, self._queue, ticket, enqueued, hold, until)):
+        if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold, until)):
             request.asked = not ticket.joined
         elif not named:
             if not request.wait:  # what follows has one time for all
@@ -116,7 +120,7 @@ class LockManager:
                 self._renewer.lose(hold, gone)
                 continue
             if renewed_at is not None:
-                self._renewer.extend(hold, renewed_at)
+                self._renewer.extend(hold, renewed_at, hold.lease.duration)
             if self._held.enter(hold, request.entry, request.claim.owner):
                 return True
             request.enters = None
@@ -165,12 +169,12 @@ class LockManager:
         nor an outage is reported as a held lock. False if nobody holds it, and that one has gone.
         LockUnavailable if this is not known in time.
         """
-        backend, due, ahead = request.backend, request.answer_due, self._queue.first(request.key)
+        backend, due, ahead = request.backend, request.answer_due, self.queue.first(request.key)
         looking = partial(backend.is_held, request.claim)
         while not self._is_held_here(request.key):
             if (yield Call(looking, due, executor=backend.calls)):
                 break
-            if self._queue.first(request.key) != ahead:
+            if self.queue.first(request.key) != ahead:
                 return False
             if due is not None and clock() >= due:
                 raise LockUnavailable(
@@ -186,7 +190,7 @@ class LockManager:
 
     def _fail(self, request: AcquireRequest, queue: LocalQueue, error: BaseException) -> None:
         """Leave nothing behind of a request that ended with an error."""
-        if queue is not self._queue:
+        if queue is not self.queue:
             return  # in the child of a fork: the request is the parent's
         # Interrupted, cancelled, left without an answer: it may have been granted all the same.
         unknown = request.asked and not (
@@ -202,7 +206,7 @@ class LockManager:
                     request.backend.cleanup.add(request.claim)
             finally:  # a lease ends by itself, a turn does not
                 if request.ticket is not None:
-                    self._queue.leave(request.ticket)
+                    self.queue.leave(request.ticket)
 
     # The way out
 
@@ -299,15 +303,12 @@ class LockManager:
         a slash. They are in the order in which they were granted.
         """
         start = tuple(f"{key}/" for key in owner.keys)
-        return [
-            hold
-            for hold in self._held.all()
-            if hold.place[0] == key and hold.place[1].startswith(start)
-        ]
+        holds = (hold for hold in self._held.all() if hold.place[0] == key)
+        return [hold for hold in holds if hold.place[1].startswith(start)]
 
     def holder(self, key: Key) -> HeldLease | None:
         """Return the hold of a thread or task of this process for which others wait here."""
-        first = self._queue.first(key)
+        first = self.queue.first(key)
         return None if first is None else self._held.find(key, first)
 
     def running(self) -> list[HeldLease]:
@@ -324,16 +325,15 @@ class LockManager:
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock in this process, behind others of it."""
-        return self._queue.waiting(key)
-
-    @property
-    def queue(self) -> LocalQueue:
-        """The threads and tasks of this process that hold locks or wait for them."""
-        return self._queue
+        return self.queue.waiting(key)
 
     def lose(self, hold: HeldLease, reason: str) -> None:
         """Note that the backend no longer knows this hold."""
         self._renewer.lose(hold, reason)
+
+    def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
+        """Note that a hold lasts for so many seconds from ``sent_at`` on, unless it has ended."""
+        self._renewer.extend(hold, sent_at, seconds)
 
     def free(self, hold: HeldLease) -> None:
         """Free a hold at once, whoever is in it. For tests, see distlock.testing."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any, get_args
 
 from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.call_site import call_site
-from distlock.core.held import Entrant, OnLost
-from distlock.exceptions import LockError, NotSupported
+from distlock.core.entrant import Entrant, OnLost
+from distlock.exceptions import LockBusy, LockError, LockTimeout, NotSupported
 from distlock.types.arguments import (
+    OnBusy,
     Release,
     checked_callback,
+    checked_choice,
     checked_description,
     checked_flag,
     checked_label,
@@ -22,7 +25,7 @@ from distlock.types.arguments import (
     checked_seconds,
     waiting_limit,
 )
-from distlock.types.lease import Claim
+from distlock.types.lease import Claim, Holder
 from distlock.types.owners import current_actor
 
 
@@ -33,11 +36,14 @@ class LockOptions:
     They never change. Python would take five times as long to make a frozen object.
     """
 
-    blocking: bool
+    on_busy: OnBusy
     timeout: float | None
+    busy_result: Any
     lease: float | None
     at_least: float | None
+    at_most: float | None
     renew: bool
+    reentrant: bool
     description: str
     owner: str | None
     on_lost: OnLost | None
@@ -45,16 +51,32 @@ class LockOptions:
 
     def __post_init__(self) -> None:
         # The defaults are right. Each check that is called makes every lock slower.
-        if self.blocking is not True:
-            checked_flag("blocking", self.blocking)
+        if self.on_busy != "wait":
+            checked_choice("on_busy", self.on_busy, get_args(OnBusy))
         if self.timeout is not None:
-            waiting_limit(self.blocking, self.timeout)
+            waiting_limit(True, self.timeout)
+        if self.busy_result is not None and self.on_busy != "skip":
+            raise ValueError(
+                f"busy_result={self.busy_result!r} is what a skipped call returns: it goes with"
+                f" on_busy='skip', not {self.on_busy!r}"
+            )
         if self.lease is not None:
             checked_seconds("lease", self.lease)
         if self.at_least is not None:
             checked_seconds("at_least", self.at_least)
+        if self.at_most is not None:
+            checked_seconds("at_most", self.at_most)
+            if not self.renew or (self.at_least or 0.0) > self.at_most:
+                raise ValueError(
+                    f"at_most={self.at_most:g} is for holds that are renewed, and no shorter than"
+                    f" at_least; got renew={self.renew!r} and at_least={self.at_least!r}"
+                )
         if self.renew is not True:
             checked_flag("renew", self.renew)
+        if self.reentrant is not True:
+            checked_flag("reentrant", self.reentrant)
+            if self.owner is not None:
+                raise ValueError(f"reentrant=False does not go with owner={self.owner!r}")
         if self.description != "":
             checked_description(self.description)
         if self.owner is not None:
@@ -73,7 +95,8 @@ class LockOptions:
         is when that was called, None for now.
         """
         if blocking is None:
-            blocking = self.blocking if timeout is None else True
+            limited = timeout is not None or self.timeout is not None
+            blocking = limited or self.on_busy == "wait"
         else:
             blocking = checked_flag("blocking", blocking)
         if timeout is None and blocking:
@@ -100,7 +123,7 @@ class LockOptions:
         limit(). NotSupported if the backend cannot give what the options ask for; LockError in a
         job of an executor that would end with the lock.
         """
-        wait, deadline = self.blocking, None
+        wait, deadline = self.on_busy == "wait", None
         if blocking is not None or timeout is not None or self.timeout is not None:
             wait, deadline = self.limit(blocking, timeout, began)
         wanted, named = self.lease, self.owner is not None
@@ -132,16 +155,26 @@ class LockOptions:
             label=label,
         )
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
+        entry.reentrant, entry.at_most = self.reentrant, self.at_most
         key = backend.alias, name
         queue_key = (*key, owner.key) if named else key
         return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)
 
-    @property
-    def waited(self) -> str:
-        """Words for how long was waited, for an error."""
-        if not self.blocking or self.timeout is None:
-            return ""
-        return f"; waited for {self.timeout:g} s"
+    def refuse_block(self, lock: object) -> None:
+        """Raise TypeError for a ``with`` block, which cannot be skipped."""
+        raise TypeError(
+            f"{lock!r}: on_busy='skip' cannot skip a `with` block, only a decorated function."
+            " Use `with lock.attempt() as acquired:`, or on_busy='raise'"
+        )
+
+    def busy(self, message: str, holder: Holder | None) -> LockBusy:
+        """Return the error for who did not get the lock."""
+        waited, _ = self.limit(None, None)
+        if waited and self.timeout is not None:
+            message += f"; waited for {self.timeout:g} s"
+        error = LockTimeout(message) if waited else LockBusy(message)
+        error.holder = holder
+        return error
 
 
 def checked_lease(backend: BaseBackend, wanted: float | None) -> float:

@@ -7,8 +7,9 @@ from functools import partial
 from distlock.concurrency.clock import clock
 from distlock.concurrency.work import Work
 from distlock.core.acquiring import AcquireRequest
+from distlock.core.entrant import Entrant, task_of
 from distlock.core.events import log_unreleased
-from distlock.core.held import Entrant, HeldLease, Key, task_of
+from distlock.core.held import HeldLease, Key
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner

@@ -22,10 +22,10 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.core.events import log_unreleased, send_loss
-from distlock.core.held import BROKEN, ENDED, HeldLease
+from distlock.core.held import BROKEN, ENDED, OVERDUE, HeldLease
 from distlock.core.renewal_steps import RenewalSteps
 from distlock.exceptions import LockError
-from distlock.types.lease import Lease
+from distlock.types.lease import RELIED_ON, Lease
 
 #: Seconds until a renewal that failed is tried again: this part of the lease, within these limits.
 _RETRY_PART, _SHORTEST_RETRY, _LONGEST_RETRY = 1 / 30, 0.02, 1.0
@@ -55,7 +55,7 @@ class LeaseRenewer:
         """Keep a lease alive until it is dropped or lost. The caller has the mutex."""
         hold.backend.listener = self
         self._running[hold.lease.claim.nonce] = hold
-        if hold.renew_at < self._wakes_at:
+        if hold.renew_at < self._wakes_at or hold.time_limit < self._wakes_at:
             self.reschedule(hold)
 
     def renewed(self) -> list[HeldLease]:
@@ -71,11 +71,12 @@ class LeaseRenewer:
         """Renew a lease no more. The caller has the mutex."""
         self._running.pop(hold.lease.claim.nonce, None)
 
-    def extend(self, hold: HeldLease, sent_at: float) -> None:
-        """Note that a renewal that was sent at ``sent_at`` has been answered with yes."""
+    def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
+        """Note that a renewal for so many seconds, sent at ``sent_at``, was answered with yes."""
         with self.mutex:
-            hold.extend(max(hold.lease.deadline, hold.lease.renewed(sent_at).deadline))
-            self.reschedule(hold)
+            if not hold.ended:  # what is lost stays so
+                hold.extend(sent_at + seconds * RELIED_ON)
+                self.reschedule(hold)
 
     def lose(self, hold: HeldLease, reason: str) -> None:
         """Tell that a lease is gone; once, and not of one that was dropped."""
@@ -83,7 +84,12 @@ class LeaseRenewer:
             if self._running.pop(hold.lease.nonce, None) is None:
                 return
             hold.lost = reason
-        self.tell_loss(hold, reason)
+        try:
+            self.tell_loss(hold, reason)
+        finally:
+            if reason == OVERDUE:  # the backend would keep it for the rest of its lease
+                rest = hold.minimum_remaining
+                hold.backend.cleanup.add(hold.lease.claim, hold.free if rest else None)
 
     def tell_loss(self, hold: HeldLease, reason: str) -> None:
         """Tell that a lease is gone, also if it was dropped before; the caller does not wait."""
@@ -141,9 +147,9 @@ class LeaseRenewer:
 
     def _end(self, due: Sequence[HeldLease]) -> None:
         for hold in due:
-            if clock() >= hold.lease.deadline:
+            if (reason := hold.over()) is not None:
                 try:
-                    self.lose(hold, ENDED)
+                    self.lose(hold, reason)
                 except Exception:  # the others must be told, and renewed, all the same
                     _log_untold(hold)
 
@@ -244,7 +250,7 @@ class LeaseRenewer:
             elif answer and hold.ended:
                 # The server renewed the lease after we had counted it as ended. Free it, or others
                 # wait for nobody.
-                self.lose(hold, ENDED)
+                self.lose(hold, hold.over() or ENDED)
                 with suppress(LockError):
                     if hold.minimum_remaining:
                         hold.free()

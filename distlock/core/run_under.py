@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from distlock.core.base_lock import BaseLock
 from distlock.core.section import holder_message
-from distlock.exceptions import LockError
+from distlock.exceptions import LockBusy, LockError
 
 T = TypeVar("T")
 
@@ -54,9 +54,17 @@ def _has_entered_since(lock: BaseLock, before: tuple[str, int]) -> bool:
     return count > (before[1] if nonce == before[0] else 0)
 
 
-def busy_message(lock: BaseLock) -> str:
-    """Return who has a lock, as far as its backend can tell. It is asked, so this takes time."""
+def busy_error(lock: BaseLock) -> LockBusy:
+    """Return an error that says who has a lock, as far as its backend can tell.
+
+    It is asked, so this takes time.
+    """
+    holder = lock._holder()
     try:
-        return holder_message(lock.info())
+        info = lock.info()
+        message, holder = holder_message(info), next(iter(info.holders), None)
     except LockError:
-        return lock._holder_message()
+        message = lock._holder_message(holder)
+    error = LockBusy(message)
+    error.holder = holder
+    return error

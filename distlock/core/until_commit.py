@@ -30,7 +30,8 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
-from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.entrant import Entrant
+from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted

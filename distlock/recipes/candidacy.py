@@ -17,7 +17,7 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
 from distlock.concurrency.threads import undo
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.manager import manager
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.lock import Lock

@@ -18,7 +18,8 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start, thread_logger, undo
-from distlock.core.held import Entrant, HeldLease
+from distlock.core.entrant import Entrant
+from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable

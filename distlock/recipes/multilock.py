@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import sys
+import math
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.clock import left
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
-from distlock.conf import DEFAULT_ALIAS
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
+from distlock.core.blocks import BlockLock
 from distlock.core.decorator import decorate
-from distlock.core.held import Key, OnLost
+from distlock.core.entrant import OnLost
+from distlock.core.held import Key
 from distlock.core.options import LockOptions
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
-from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
+from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.parts import (
     EnteredLocks,
@@ -32,14 +34,14 @@ from distlock.recipes.parts import (
     refuse_needless,
     sorted_parts,
 )
-from distlock.types.arguments import Release
+from distlock.types.arguments import OnBusy, Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class MultiLock:
+class MultiLock(BlockLock):
     """Several locks that are held together: all of them or none.
 
     Whatever order they are given in, they are taken in the order of their aliases and names, so two
@@ -56,9 +58,11 @@ class MultiLock:
         self,
         *names_or_locks: str | BaseLock,
         using: str = DEFAULT_ALIAS,
-        blocking: bool = True,
+        on_busy: OnBusy = "wait",
         timeout: float | None = None,
+        busy_result: Any = None,
         lease: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
@@ -69,17 +73,18 @@ class MultiLock:
         - ``names_or_locks``: at least one name or lock, of any backends. A name that is given twice
           is one lock: names often come from data, as in a transfer from an account to itself. A
           lock object is refused if its lock is given twice, because its options may differ.
-        - ``blocking``: False tries each lock once instead of waiting.
-        - ``timeout``: seconds to wait for all locks together; None waits for ever. What the lock
-          objects say about waiting does not count.
-        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``, ``release``: as of
-          :class:`Lock`, for the locks that are given by name; lock objects have their own.
+        - ``on_busy``, ``busy_result``: as of :class:`Lock`, if one of the locks is busy.
+        - ``timeout``: as of :class:`Lock`, for all locks together. What the lock objects say about
+          waiting does not count.
+        - ``using``, ``lease``, ``at_most``, ``renew``, ``description``, ``on_lost``, ``release``:
+          as of :class:`Lock`, for the locks that are given by name; lock objects have their own.
           ``on_lost`` is called with the lease of each lock that is lost.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
+        waits = on_busy, timeout, busy_result
         self._options = LockOptions(
-            blocking, timeout, lease, None, renew, description, None, on_lost, release
+            *waits, lease, None, at_most, renew, True, description, None, on_lost, release
         )
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
@@ -87,6 +92,7 @@ class MultiLock:
         of_names: dict[str, tuple[Any, Any]] = {
             "using": (using, DEFAULT_ALIAS),
             "lease": (lease, None),
+            "at_most": (at_most, None),
             "renew": (renew, True),
             "description": (description, ""),
             "on_lost": (on_lost, None),
@@ -141,60 +147,10 @@ class MultiLock:
         refuse_reentry()
         await self._arelease(current_actor().owner)
 
-    def __enter__(self) -> Self:
-        self._enter()
-        self._blocks.begin(sys._getframe(1), current_actor().owner)
-        return self
-
-    def _enter(self) -> None:
-        if (busy := self._acquire(None, None)) is not None:
-            raise LockTimeout(busy._holder_message() + self._options.waited)
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        frame, current = sys._getframe(1), current_actor().owner
-        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(
-            closed=exc_type is GeneratorExit
-        )
-        owner = self._blocks.end(frame, current)
-        if elsewhere or (exc_type is GeneratorExit and owner != current):
-            EnteredLocks.once(self._parts, owner).leave_soon()
-        else:
-            self._release(owner, exc)
-
-    def __aenter__(self) -> Coroutine[Any, Any, Self]:
-        return self._aenter(sys._getframe(1))
-
-    async def _aenter(self, frame: FrameType) -> Self:
-        if (busy := await self._aacquire(None, None)) is not None:
-            raise LockTimeout(busy._holder_message() + self._options.waited)
-        self._blocks.begin(frame, current_actor().owner)
-        return self
-
-    def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
-        return self._aexit(self._blocks.end(sys._getframe(1), current_actor().owner), exc)
-
-    async def _aexit(self, owner: Owner, exc: BaseException | None) -> None:
-        if isinstance(exc, GeneratorExit) and owner != current_actor().owner:
-            # Its coroutine is being closed from outside, and cannot wait for anything.
-            EnteredLocks.once(self._parts, owner).leave_soon()
-        else:
-            refuse_reentry()
-            await self._arelease(owner, exc)
-
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the locks anew."""
+        """Decorate a plain or async function; every call takes the locks anew. See Lock."""
         templates = [part if isinstance(part, str) else part.name for part in self._given]
-        return decorate(function, templates, self._named)
+        return decorate(function, templates, self._named, self._options)
 
     @async_unsafe(
         "MultiLock.atomic() would block the event loop, as Django's transactions do; call the"
@@ -207,6 +163,11 @@ class MultiLock:
         See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
         """
         refuse_reentry()
+        if not self._parts:
+            options = locks[self._new_lock("nothing").using].settings.options
+            with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
+                yield self
+            return
         with parts_atomic(self, self._parts, using):
             yield self
 
@@ -238,7 +199,7 @@ class MultiLock:
 
         Raises LockNotHeld or LockLost.
         """
-        return min(part.remaining for part in self._parts)
+        return min((part.remaining for part in self._parts), default=math.inf)
 
     def check(self) -> None:
         """Raise LockNotHeld or LockLost, which names the lock, unless all are held."""
@@ -275,6 +236,35 @@ class MultiLock:
         return tuple([await part.ainfo() for part in self._parts])
 
     # Inside
+
+    @property
+    def _current_owner(self) -> Owner:
+        return current_actor().owner
+
+    def _enter(self) -> None:
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (busy := self._acquire(None, None)) is not None:
+            raise busy._busy(self._options)
+
+    async def _aenter(self) -> None:
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (busy := await self._aacquire(None, None)) is not None:
+            raise busy._busy(self._options)
+
+    def _leave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+        if soon:
+            EnteredLocks.once(self._parts, owner).leave_soon()
+        else:
+            self._release(owner, exc)
+
+    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+        if soon:
+            EnteredLocks.once(self._parts, owner).leave_soon()
+        else:
+            refuse_reentry()
+            await self._arelease(owner, exc)
 
     def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
@@ -359,6 +349,15 @@ class MultiLock:
             except LockError as error:
                 errors.append(error)
         raise_worst(errors)
+
+    @classmethod
+    def _over(cls, names: Sequence[str], **options: Any) -> Self:
+        """Return a lock of these names, which may be none; see Lock.of()."""
+        lock = cls(*(names or ["nothing"]), **options)
+        lock._given, lock._parts = (tuple(names), lock._parts) if names else ((), ())
+        for each in lock._parts:
+            each.name_is_filled_in = True
+        return lock
 
     def _named(self, *names: str) -> MultiLock:
         lock = copy(self)

@@ -21,8 +21,8 @@ from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.concurrency.threads import undo
-from distlock.core.held import OnLost
-from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
+from distlock.core.entrant import OnLost
+from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
@@ -86,8 +86,8 @@ class Names(Recipe):
           register(), which is refused if somebody has it by then, and gives a new token. The
           address of a service comes back by itself.
 
-        Raises LockTimeout, which says who has the name; ValueNotAgreed if it is in use with the
-        other ``unique``; LockUnavailable.
+        Raises LockTimeout (LockBusy with a ``timeout`` of 0), which says who has the name;
+        ValueNotAgreed if it is in use with the other ``unique``; LockUnavailable.
         """
         said = {
             "name": checked_name(name),
@@ -100,7 +100,8 @@ class Names(Recipe):
         while (joined := (yield from registration._membership.joining(deadline))).lease is None:
             free = self._until_found(name, registration._is_free, deadline)
             if not (yield from free):
-                raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
+                error = LockBusy if timeout == 0 else LockTimeout
+                raise error(f"{self!r}: {_taken(joined.result)}")
         return registration
 
     register, aregister = twins("register", _register)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.held import BROKEN, HeldLease, OnLost
+from distlock.core.entrant import OnLost
+from distlock.core.held import BROKEN, HeldLease
 from distlock.core.manager import manager
 from distlock.core.shared_options import SharedLock, SideOptions
 from distlock.exceptions import LockError, LockNotHeld
-from distlock.types.arguments import Release
-from distlock.types.lease import ALL_SEATS, Kind, LockInfo
+from distlock.types.arguments import OnBusy, Release
+from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo
 
 
 class _Side(SharedLock):
@@ -22,7 +24,7 @@ class _Side(SharedLock):
 
     _options: SideOptions
 
-    def _holder_message(self) -> str:
+    def _holder_message(self, holder: Holder | None) -> str:
         side = "writer" if self._options.seats == ALL_SEATS else "reader"
         return f"rwlock {self.name!r} on {self.using!r} is in use: no turn yet for this {side}"
 
@@ -104,9 +106,11 @@ class RWLock:
         name: str,
         *,
         using: str = DEFAULT_ALIAS,
-        blocking: bool = True,
+        on_busy: OnBusy = "wait",
         timeout: float | None = None,
+        busy_result: Any = None,
         lease: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
@@ -117,7 +121,8 @@ class RWLock:
         The arguments are as of a Lock. A lock and a read/write lock of one name have nothing to do
         with each other.
         """
-        terms = blocking, timeout, lease, None, renew, description, None, on_lost, release
+        waits = on_busy, timeout, busy_result
+        terms = *waits, lease, None, at_most, renew, True, description, None, on_lost, release
         of_side = partial(SideOptions, *terms, Kind.RWLOCK)
         self._reading = partial(Reader, name, using, of_side(1, ALL_SEATS))
         self._writing = partial(Writer, name, using, of_side(ALL_SEATS, ALL_SEATS))

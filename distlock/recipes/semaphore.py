@@ -5,17 +5,18 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.manager import manager
 from distlock.core.shared_options import SemaphoreOptions, SharedLock, latest_owner
-from distlock.types.arguments import Release
-from distlock.types.lease import ALL_SEATS, Kind, LockInfo, Owner
+from distlock.types.arguments import OnBusy, Release
+from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, Owner
 from distlock.types.owners import current_owner
 
 
@@ -40,9 +41,11 @@ class Semaphore(SharedLock):
         *,
         n: int = 1,
         using: str = DEFAULT_ALIAS,
-        blocking: bool = True,
+        on_busy: OnBusy = "wait",
         timeout: float | None = None,
+        busy_result: Any = None,
         lease: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
@@ -57,20 +60,23 @@ class Semaphore(SharedLock):
           for all. None takes the number that resize() or those who use it have said last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
-        - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``,
-          ``release``: as of a Lock. A seat that waits for a commit is the one that the next
-          acquire of as many seats gets in the same transaction.
+        - ``using``, ``on_busy``, ``timeout``, ``busy_result``, ``lease``, ``at_most``, ``renew``,
+          ``description``, ``on_lost``, ``release``: as of a Lock. A seat that waits for a commit is
+          the one that the next acquire of as many seats gets in the same transaction.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         if value is not None:
             checked_count("value", value)
         options = SemaphoreOptions(
-            blocking,
+            on_busy,
             timeout,
+            busy_result,
             lease,
             None,
+            at_most,
             renew,
+            True,
             description,
             None,
             on_lost,
@@ -166,7 +172,7 @@ class Semaphore(SharedLock):
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
 
-    def _holder_message(self) -> str:
+    def _holder_message(self, holder: Holder | None) -> str:
         seats, value = self._options.seats, self.value
         wanted = "seat was" if seats == 1 else f"{seats} seats were"
         of = "" if value is None else f", of {value} in all"

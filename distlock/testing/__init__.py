@@ -18,8 +18,8 @@ from distlock.core.base_lock import BaseLock
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
-from distlock.core.run_under import busy_message
-from distlock.exceptions import LockLost, LockNotHeld, LockTimeout
+from distlock.core.run_under import busy_error
+from distlock.exceptions import LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.testing.records import WrittenRecords
 from distlock.types.owners import current_liveness, current_owner, is_reserved
@@ -69,7 +69,7 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``. Naming a semaphore twice
     takes two of its seats. The test may break them.
 
-    Raises LockTimeout if one is not free, LockUnavailable if its backend cannot be asked.
+    Raises LockBusy if one is not free, LockUnavailable if its backend cannot be asked.
     """
     each = [Lock(one) if isinstance(one, str) else one for one in wanted]
     held: Future[None] = Future()
@@ -80,7 +80,7 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
             with ExitStack() as entered:
                 for lock in each:
                     if not lock.acquire(blocking=False):
-                        raise LockTimeout(busy_message(lock))
+                        raise busy_error(lock)
                     entered.callback(_leave, lock)
                 held.set_result(None)
                 done.wait()

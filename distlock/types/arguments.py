@@ -11,7 +11,7 @@ import math
 import threading
 import unicodedata
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
@@ -24,6 +24,9 @@ MAX_DATA = 4096
 
 #: When a lock that is left inside a transaction is freed: now, or when the transaction has ended.
 Release = Literal["now", "commit"]
+
+#: What becomes of who finds a lock busy: it waits, it gets LockBusy, or it does without.
+OnBusy = Literal["wait", "raise", "skip"]
 
 #: Control characters, and halves of surrogate pairs, which no database can store.
 _REFUSED = frozenset({"Cc", "Cs"})
@@ -76,9 +79,15 @@ def checked_flag(argument: str, value: object) -> bool:
 
 def checked_release(argument: str, value: object) -> Release:
     """Return when a lock is freed that is left inside a transaction; ValueError for others."""
-    if value == "now" or value == "commit":
-        return value
-    raise ValueError(f"{argument} must be 'now' or 'commit', not {value!r}")
+    return checked_choice(argument, value, get_args(Release))  # type: ignore[no-any-return]
+
+
+def checked_choice(argument: str, value: object, allowed: tuple[str, ...]) -> Any:
+    """Return ``value``; ValueError unless it is one of those that are ``allowed``."""
+    if value not in allowed:
+        choices = " or ".join([", ".join(map(repr, allowed[:-1])), repr(allowed[-1])])
+        raise ValueError(f"{argument} must be {choices.removeprefix(' or ')}, not {value!r}")
+    return value
 
 
 def checked_token(token: object) -> int:

@@ -145,6 +145,10 @@ class Claim:
 
     ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
     again under the same nonce.
+
+    Two fields are the exception, which backends write. ``refused_by`` is who had the lock when it
+    was refused last, where that answer said so. ``maybe_repeated``: a request was sent whose answer
+    was lost, and which may be carried out after the one that was granted.
     """
 
     name: str
@@ -160,6 +164,8 @@ class Claim:
     call_site: str = ""
     label: str = ""
     keeps_place: bool = False
+    refused_by: Holder | None = field(default=None, compare=False, repr=False)
+    maybe_repeated: bool = field(default=False, compare=False, repr=False)
 
     @property
     def reserved(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import F
 
-from distlock import LockTimeout
+from distlock import LockBusy
 from distlock.recipes import Barrier, Config, Election, Group, Mailbox, Names, Progress
 from distlock.recipes.names import Registration
 from locksite.demo.controller import Controller
@@ -65,7 +65,7 @@ def register(controller: Controller, names: str, name: str) -> tuple[bool, int]:
     book = Names(names)
     try:
         _registered.append(book.register(name, "ipp://127.0.0.1:631"))
-    except LockTimeout:
+    except LockBusy:
         return False, book.unique_number()
     return True, book.unique_number()
 

@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 from pydantic import BaseModel
 
-from distlock import Lock, LockTimeout, LockUnavailable
+from distlock import Lock, LockBusy, LockUnavailable
 from distlock.celery import LockedTask, locked_task
 from distlock.recipes import track
 from locksite.demo.models import Entry
@@ -85,11 +85,11 @@ def tasks_of(using):
     def retry_twice(self, key):
         return act(self, key)
 
-    @task("wait", lock="{key}", on_busy="wait", busy_timeout=20)
+    @task("wait", lock="{key}", on_busy="wait", timeout=20)
     def wait(self, key):
         return act(self, key)
 
-    @task("wait_briefly", lock="{key}", on_busy="wait", busy_timeout=0.2)
+    @task("wait_briefly", lock="{key}", on_busy="wait", timeout=0.2)
     def wait_briefly(self, key):
         return act(self, key)
 
@@ -313,7 +313,7 @@ fragile_auto = on_fragile(
     lock="{key}",
     using="mariadb",
     on_busy="raise",
-    autoretry_for=(LockTimeout,),
+    autoretry_for=(LockBusy,),
     retry_kwargs={"max_retries": 1000, "countdown": 0.1},
     bind=True,
 )

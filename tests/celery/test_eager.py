@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperatio
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
-from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
+from distlock import Lock, LockBusy, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
 from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, publishing
 from distlock.recipes import Semaphore
@@ -140,6 +140,29 @@ def test_a_busy_one_is_skipped(app, elsewhere):
     result = task_of(app, lambda: 1, lock="a", on_busy="skip", busy_result=0).delay()
     assert (result.get(), result.state) == (0, "SUCCESS")
     assert app.tasks["in.place"].AsyncResult(result.id).state == SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"on_busy": "raise"}, LockBusy),
+        ({"on_busy": "raise", "timeout": 0.05}, LockTimeout),
+        ({"on_busy": "wait", "timeout": 0.05}, LockTimeout),
+    ],
+    ids=str,
+)
+def test_a_busy_one_fails_and_says_who_has_it(app, elsewhere, options, error):
+    elsewhere("a")
+    with pytest.raises(error) as caught:
+        task_of(app, lambda: 1, lock="a", **options)()
+    assert type(caught.value) is error
+    assert caught.value.holder.token == Lock("a").info().token
+
+
+def test_a_busy_one_may_wait_before_it_is_skipped(app, elsewhere):
+    elsewhere("a")
+    task = task_of(app, lambda: 1, lock="a", on_busy="skip", timeout=0.05, busy_result="later")
+    assert task() == "later"
 
 
 @pytest.mark.parametrize("call", ["function", "delay"])

@@ -12,10 +12,10 @@ WRONG = [
     (TypeError, {"lock": 7}, "lock must be a name or a function that returns one, not 7"),
     (ValueError, {"lock": " a"}, r"lock=' a': name must not begin or end with space, got ' a'"),
     (ValueError, {"queueing_lock": "a" * 560}, "queueing_lock='a+': name must have at most 564"),
-    (ValueError, {"lock": "a", "on_busy": "later"}, "on_busy must be one of .*, not 'later'"),
-    (ValueError, {"lock": "a", "on_unavailable": "x"}, "on_unavailable must be one of .*, not 'x'"),
+    (ValueError, {"lock": "a", "on_busy": "later"}, "on_busy must be .* or 'retry', not 'later'"),
+    (ValueError, {"lock": "a", "on_unavailable": "x"}, "on_unavailable must be .*, not 'x'"),
     (ValueError, {"lock": "a", "unavailable_timeout": 0}, "unavailable_timeout must be .*, got 0"),
-    (ValueError, {"lock": "a", "busy_timeout": 0}, "busy_timeout must be .* greater than 0, got 0"),
+    (ValueError, {"lock": "a", "timeout": 0}, "timeout must be .* greater than 0, got 0"),
     (TypeError, {"lock": "a", "busy_delay": "1"}, "busy_delay must be a number .*, not '1'"),
     (ValueError, {"lock": "a", "busy_delay": 90}, "busy_delay must not be longer .* 90"),
     (ValueError, {"lock": "a", "busy_limit": 0}, "busy_limit must be at least 1, got 0"),
@@ -27,11 +27,11 @@ WRONG = [
     (TypeError, {"lock": "a", "slots": True}, "slots must be a whole number, not True"),
     (ValueError, {"lock": "a", "slots": "3"}, "slots must be a number or 'agreed', not '3'"),
     (ValueError, {"lock": "a", "slots": 3, "at_least": 5}, "at_least=5 does not go with slots=3"),
-    (ValueError, {"lock": "a", "on_lost": "shout"}, "on_lost must be one of .*, not 'shout'"),
+    (ValueError, {"lock": "a", "on_lost": "shout"}, "on_lost must be .*, not 'shout'"),
     (TypeError, {"lock": "a", "on_lost": 1}, "on_lost must be callable, not 1"),
     (TypeError, {"lock": "a", "using": None}, "using must be an alias .*, not None"),
-    (ValueError, {"queueing_lock": "a", "until": "later"}, "until must be one of .*, not 'later'"),
-    (ValueError, {"queueing_lock": "a", "on_queued": "x"}, "on_queued must be one of .*, not 'x'"),
+    (ValueError, {"queueing_lock": "a", "until": "later"}, "until must be .*, not 'later'"),
+    (ValueError, {"queueing_lock": "a", "on_queued": "x"}, "on_queued must be .*, not 'x'"),
     (ValueError, {"queueing_lock": "a", "queueing_ttl": 0}, "queueing_ttl must be .*, got 0"),
     (ValueError, {"queueing_lock": "a", "queueing_ttl": 2e9}, "queueing_ttl must be at most .*"),
     (TypeError, {"lock": "a", "base": dict}, "base must be a subclass of LockedTask, not .*dict"),
@@ -79,7 +79,7 @@ def test_of_a_task_with_the_base_class(app, error, options, says):
 
 
 def test_of_a_subclass():
-    with pytest.raises(ValueError, match="task .*Careless: on_busy must be one of"):
+    with pytest.raises(ValueError, match="task .*Careless: on_busy must be"):
 
         class Careless(LockedTask):
             on_busy = "whatever"
@@ -95,7 +95,7 @@ def test_of_a_subclass():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("blocking", False), ("timeout", 5), ("renew", False), ("owner", "o"), ("description", "d")],
+    [("blocking", False), ("renew", False), ("owner", "o"), ("description", "d")],
 )
 def test_an_option_of_lock_that_a_task_has_not_is_refused(option, value):
     with pytest.raises(TypeError, match=f"task .*report: {option}={value!r} is no option of a"):
@@ -110,13 +110,13 @@ def test_options_have_to_be_named():
 def test_subclasses_inherit(app):
     class Patient(LockedTask):
         on_busy = "wait"
-        busy_timeout = 7
+        timeout = 7
         lock = staticmethod(lambda account: f"patient:{account}")
 
-    task = made(app, report, base=Patient, busy_timeout=8)
-    assert (task.locking.on_busy, task.locking.busy_timeout) == ("wait", 8)
+    task = made(app, report, base=Patient, timeout=8)
+    assert (task.locking.on_busy, task.locking.timeout) == ("wait", 8)
     assert task.lock_name((7,), {}) == "patient:7"
-    assert Patient.locking.busy_timeout == 7
+    assert Patient.locking.timeout == 7
     assert LockedTask.locking.lock is None
 
 

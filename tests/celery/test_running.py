@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock import LockTimeout
+from distlock import LockBusy, LockTimeout
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
 from tests.celery.stage import LIMIT, cue, published, silence
@@ -50,7 +50,7 @@ def test_a_busy_task_is_skipped(tasks, key, prefork):
 def test_a_busy_task_fails_if_that_is_wanted(tasks, key):
     first = tasks.refuse.delay(key)
     published(f"{key}:started")
-    with pytest.raises(LockTimeout, match=key):
+    with pytest.raises(LockBusy, match=key):
         tasks.refuse.delay(key).get(timeout=LIMIT)
     cue(f"{key}:end")
     first.get(timeout=LIMIT)

@@ -17,6 +17,7 @@ from django.db import transaction
 from distlock import Lock, LockLost, LockNotHeld, locks
 from distlock.commands import LockedCommand
 from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
+from distlock.testing import held_elsewhere
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
 from tests.commands.processes import manage
@@ -242,6 +243,46 @@ def test_an_error_passes_and_frees_the_lock(local):
     with pytest.raises(ZeroDivisionError):
         call_command(Here(work))
     assert not Lock("here").locked()
+
+
+class Skipping(Here):
+    lock_on_busy = "skip"
+
+
+class Waiting(Here):
+    lock_on_busy = "wait"
+    lock_timeout = 0.05
+
+
+def test_a_busy_command_may_be_skipped(local):
+    def work(command):
+        raise AssertionError("it ran")
+
+    with held_elsewhere("here"):
+        command = Skipping(work)
+        assert call_command(command) is None
+        assert command.stderr.getvalue() == ""
+        call_command(command, verbosity=2)
+        assert "lock 'here' on 'default' is held by" in command.stderr.getvalue()
+        with pytest.raises(CommandError) as raised:
+            call_command(command, "--busy-code=7")
+        assert raised.value.returncode == 7
+
+
+def test_a_busy_command_may_wait(local):
+    with held_elsewhere("here"), pytest.raises(CommandError, match="is held by") as raised:
+        call_command(Waiting())
+    assert raised.value.returncode == BUSY
+    with held_elsewhere("here"), pytest.raises(CommandError):
+        call_command(Waiting(), "--lock-timeout=0")
+
+
+def test_what_becomes_of_a_busy_command_is_one_of_three(local):
+    class Wrong(Here):
+        lock_on_busy = "retry"
+
+    with pytest.raises(ImproperlyConfigured, match="lock_on_busy must be 'wait', .*, not 'retry'"):
+        call_command(Wrong())
 
 
 @pytest.mark.parametrize("timeout", [-2, float("nan"), "soon"])

@@ -59,7 +59,7 @@ class TestWithoutAQuestion:
     def test_lets_the_next_one_in(self, shared, run, holder):
         token = holder("stock").tokens[0]
         assert run("release", "stock", f"--token={token}", "--yes").code == 0
-        with Lock("stock", blocking=False) as lock:
+        with Lock("stock", on_busy="raise") as lock:
             assert lock.token > token
 
     def test_breaks_an_expired_hold_too(self, shared, run, abandoned):

@@ -246,7 +246,7 @@ def test_inside_it_the_lock_is_entered_again_as_ever(
         return
     owner = "order-42"
     with Lock(f"{name}:named", using=using, owner=owner).atomic():
-        with Lock(f"{name}:named", using=using, owner=owner, blocking=False) as again:
+        with Lock(f"{name}:named", using=using, owner=owner, on_busy="raise") as again:
             assert again.held
         write(database)
     with lock.atomic(), Lock(name, using=using, at_least=2 * PATIENCE):
@@ -264,14 +264,14 @@ def test_the_locks_database_may_be_named(refused, lock, database, backend):
 
 
 def test_a_lock_that_cannot_be_had_begins_no_transaction(refused, using, third, name, database):
-    from distlock import LockTimeout
+    from distlock import LockBusy
 
     if refused:
         return
     third.take(name)
     with (
-        pytest.raises(LockTimeout),
-        Lock(name, using=using, blocking=False).atomic(),
+        pytest.raises(LockBusy),
+        Lock(name, using=using, on_busy="raise").atomic(),
     ):
         raise AssertionError("the body ran")
     assert not connections[database].in_atomic_block

@@ -133,7 +133,7 @@ def test_a_time_limit_of_asyncio_ends_the_wait(task, third, using, name):
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_cancel_at_any_moment_leaves_nothing_behind(task, using, third, name, blocking, long):
     """Cancelled between asking and getting, again and again, a bit later each time."""
-    lock = Lock(name, using=using, blocking=blocking, lease=long)
+    lock = Lock(name, using=using, on_busy="wait" if blocking else "raise", lease=long)
 
     async def attempt(steps):
         taking = asyncio.create_task(take_and_leave())
@@ -158,7 +158,7 @@ def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
     task, using, third, name, blocking, long, busy_threads
 ):
     """All threads that speak for asyncio are busy, until long after the task has given up."""
-    lock = Lock(name, using=using, blocking=blocking, lease=long)
+    lock = Lock(name, using=using, on_busy="wait" if blocking else "raise", lease=long)
 
     async def attempt():
         taking = asyncio.create_task(lock.aacquire())

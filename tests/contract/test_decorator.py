@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distlock import Lock, LockLost, LockTimeout, locks
+from distlock import Lock, LockBusy, LockLost, locks
 from tests.contract.actors import PATIENCE
 
 
@@ -48,12 +48,12 @@ def test_an_exception_passes_through_and_frees_the_lock(using, third, name):
 def test_the_function_does_not_run_while_someone_else_has_the_lock(using, third, name):
     ran = []
 
-    @Lock(name, using=using, blocking=False)
+    @Lock(name, using=using, on_busy="raise")
     def work():
         ran.append(1)
 
     held = third.take(name)
-    with pytest.raises(LockTimeout):
+    with pytest.raises(LockBusy):
         work()
     assert not ran
     held.release()

@@ -119,7 +119,7 @@ def test_the_same_name_in_two_places_is_two_locks(
     other = "local" if kind == other else other
     first = backend_settings(kind, **lasting)
     settings.DISTLOCK = {**first, **backend_settings(other, alias="other")}
-    with Lock(name, using="default") as one, Lock(name, using="other", blocking=False) as two:
+    with Lock(name, using="default") as one, Lock(name, using="other", on_busy="raise") as two:
         assert one.held
         assert two.held
     assert not one.held

@@ -18,7 +18,7 @@ def test_trying_once_gives_false_at_once(first, second, name):
 
 def test_trying_once_can_be_said_in_the_constructor(first, second, name):
     first.take(name)
-    assert second.lock(name, blocking=False).acquire() is False
+    assert second.lock(name, on_busy="raise").acquire() is False
 
 
 def test_no_time_to_wait_is_a_single_try(first, second, at_once, name):

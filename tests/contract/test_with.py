@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from distlock import Lock, LockLost, LockTimeout
+from distlock import Lock, LockBusy, LockLost, LockTimeout
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, steadily
 
@@ -80,8 +80,8 @@ def test_the_body_does_not_run_without_the_lock(run, using, third, name):
 def test_the_body_does_not_run_when_a_single_try_fails(run, using, third, name):
     third.take(name)
     ran = []
-    with pytest.raises(LockTimeout):
-        run(Lock(name, using=using, blocking=False), ran.append)
+    with pytest.raises(LockBusy):
+        run(Lock(name, using=using, on_busy="raise"), ran.append)
     assert not ran
 
 

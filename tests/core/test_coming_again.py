@@ -9,7 +9,7 @@ from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually
 
 
-@pytest.mark.parametrize("options", [{"blocking": False}, {}], ids=["once", "waiting"])
+@pytest.mark.parametrize("options", [{"on_busy": "raise"}, {}], ids=["once", "waiting"])
 def test_while_the_end_is_being_told(backend, monkeypatch, options):
     forget, again = backend.discard_local, threading.Event()
     here = threading.current_thread()

@@ -124,7 +124,7 @@ def test_in_a_body_a_handler_can_do_all():
 
 
 OPERATIONS = {
-    "acquire": lambda: Lock("stock", blocking=False).acquire(),
+    "acquire": lambda: Lock("stock", on_busy="raise").acquire(),
     "info": lambda: Lock("stock").info(),
     "locked": lambda: Lock("stock").locked(),
     "force_release": lambda: Lock("stock").force_release(1),

@@ -11,7 +11,7 @@ import pytest
 from distlock import Lock, LockLost
 from distlock.backends.local import LocalBackend
 from distlock.core import local_queue
-from distlock.core.run_under import busy_message, run_under
+from distlock.core.run_under import busy_error, run_under
 from distlock.exceptions import BodyEnded
 from distlock.recipes import MultiLock, Semaphore
 from tests.children import write_line
@@ -147,9 +147,9 @@ def test_a_seat_beside_one_that_was_there_before_is_left():
 def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
     mailer = Semaphore("mailer", 2, description="news")
     with mailer:
-        assert busy_message(mailer) == "semaphore 'mailer' on 'default' had no free slot"
+        assert str(busy_error(mailer)) == "semaphore 'mailer' on 'default' had no free slot"
         with Semaphore("mailer", 2):
-            message = busy_message(mailer)
+            message = str(busy_error(mailer))
     assert message.startswith("semaphore 'mailer' on 'default' has no free slot (2 of 2); held ")
     assert (
         "): news, acquired at core/test_section.py:" in message
@@ -159,11 +159,11 @@ def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
 def test_the_holder_is_named_and_nothing_in_it_hides(lock):
     with Lock("stock", description="a\u2066b"):
         thread = threading.current_thread().name
-        message = busy_message(lock)
+        message = str(busy_error(lock))
     assert message.startswith("lock 'stock' on 'default' is held by ")
     assert re.search(rf", {thread}\) since \d+ s \(token ", message)
     assert r"): a\u2066b, acquired at core/test_section.py:" in message
-    assert busy_message(lock) == "lock 'stock' on 'default' was held by someone else"
+    assert str(busy_error(lock)) == "lock 'stock' on 'default' was held by someone else"
 
 
 class Collecting(collections.deque):

@@ -7,7 +7,7 @@ from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually, steadily
 
 
-@pytest.mark.parametrize("options", [{"blocking": False}, {"timeout": 1}, {}])
+@pytest.mark.parametrize("options", [{"on_busy": "raise"}, {"timeout": 1}, {}])
 def test_a_lease_that_is_always_over_is_refused(options):
     with pytest.raises(LockUnavailable, match="lease of 1e-09 s"):
         Lock("stock", lease=1e-9, **options).acquire()

@@ -7,7 +7,8 @@ import pytest
 from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.mariadb import MariaDB
 from distlock.backends.database.postgresql import PostgreSQL
-from distlock.backends.database.sql import COLUMNS, TABLE
+from distlock.backends.database.rows import COLUMNS
+from distlock.backends.database.sql import TABLE
 from distlock.backends.database.sqlite import SQLite
 from distlock.models import DatabaseLock
 from distlock.types.lease import State

@@ -55,7 +55,7 @@ class Cases:
 
     def test_the_same_lock_again(self):
         """What a test before this one left must not be in the way."""
-        with Lock("in a test case", blocking=False) as lock:
+        with Lock("in a test case", on_busy="raise") as lock:
             self.write()
             assert lock.token > 0
 

@@ -95,7 +95,7 @@ def test_nobody_answers_within_the_limit(configure, mute, name):
     with pytest.raises(
         LockUnavailable, match=r"DISTLOCK\['default'\]: etcd at .* does not"
     ) as caught:
-        Lock(name, blocking=False).acquire()
+        Lock(name, on_busy="raise").acquire()
     assert clock() < before + 5 * TIMEOUT
     assert caught.value.maybe_applied
 

@@ -7,14 +7,14 @@ from django.contrib.auth.models import Group
 from django.db import connections
 from django.test import TestCase, TransactionTestCase
 
-from distlock import Lock, LockTimeout
+from distlock import Lock, LockBusy
 from tests.databases import ALIASES
 
 DATABASE = ALIASES[os.environ.get("DISTLOCK_SAMPLE_KIND", "sqlite")]
 
 
 def take_elsewhere(name, seen):
-    seen.append(Lock(name, blocking=False).acquire())
+    seen.append(Lock(name, on_busy="raise").acquire())
     for connection in connections.all(initialized_only=True):
         connection.close()
 
@@ -52,8 +52,8 @@ class Cases:
         self.assertEqual(tokens, sorted(set(tokens)))
 
     def test_the_same_lock_under_an_owners_name_is_busy(self):
-        mine = Lock("sample", blocking=False)
-        with Lock("sample", owner="someone"), self.assertRaises(LockTimeout):
+        mine = Lock("sample", on_busy="raise")
+        with Lock("sample", owner="someone"), self.assertRaises(LockBusy):
             mine.__enter__()
 
 

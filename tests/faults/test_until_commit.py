@@ -142,6 +142,17 @@ def test_it_is_kept_until_the_commit(kind, using, database, other, name):
     assert not lock.held
 
 
+def test_what_only_waits_for_the_commit_can_be_taken_again_without_entering_it(
+    using, database, other, name
+):
+    """With ``reentrant=False``: nobody is inside any more."""
+    with transaction.atomic(using=database):
+        for _ in range(2):
+            with keeping(name, using, reentrant=False) as lock:
+                assert not lock.acquire(blocking=False)
+    assert other.tries(name)
+
+
 def test_without_a_transaction_it_is_freed_at_once(using, other, name):
     with keeping(name, using):
         pass
@@ -314,7 +325,7 @@ def test_its_owner_may_enter_it_again_meanwhile(using, database, other, name):
         with keeping(name, using) as lock:
             token = lock.token
         for release in ("commit", "now", "commit"):
-            with Lock(name, using=using, release=release, blocking=False) as again:
+            with Lock(name, using=using, release=release, on_busy="raise") as again:
                 assert again.token == token
             assert not other.tries(name)
     assert other.tries(name)

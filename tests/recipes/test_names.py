@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from distlock import LockLost, LockNotHeld, LockTimeout, ValueNotAgreed, locks
+from distlock import LockBusy, LockLost, LockNotHeld, LockTimeout, ValueNotAgreed, locks
 from distlock.backends.shared import shared_locks
 from distlock.recipes import Names
 from tests.children import read_line, write_line
@@ -40,7 +40,7 @@ def take_number_and_path(namespace, count):
 def _try(names, path):
     try:
         return answered(lambda: names.register(path, "worker"))
-    except LockTimeout:
+    except LockBusy:
         return None
 
 
@@ -65,7 +65,7 @@ def test_a_name_has_one_owner_until_it_is_unregistered(names):
     found = names.resolve("front")
     assert (found.name, found.address, found.data) == ("front", "10.0.0.7:631", data)
     assert found.token == registration.token
-    with pytest.raises(LockTimeout, match=re.escape("'front' is registered for '10.0.0.7:631' by")):
+    with pytest.raises(LockBusy, match=re.escape("'front' is registered for '10.0.0.7:631' by")):
         names.register("front", "10.0.0.8:631")
     with names.register("back", "10.0.0.8:631"):
         assert {one.name for one in names.resolve_all()} == {"front", "back"}
@@ -117,7 +117,7 @@ def test_a_name_is_waited_for(names):
 def test_a_name_is_handed_over_and_never_free_meanwhile(names):
     first = names.register("front", "old")
     assert first.hand_over("new", timeout=0) is False
-    with pytest.raises(LockTimeout):
+    with pytest.raises(LockBusy):
         names.register("front", "new")
     handing = in_thread(first.hand_over, "new", PATIENCE)
     second = names.register("front", "new", timeout=PATIENCE)
@@ -125,7 +125,7 @@ def test_a_name_is_handed_over_and_never_free_meanwhile(names):
     assert not first.held
     assert first.unregister() is False
     assert names.resolve("front").token == second.token
-    with pytest.raises(LockTimeout):
+    with pytest.raises(LockBusy):
         names.register("front", "old")
 
 
@@ -133,7 +133,7 @@ def test_nobody_else_takes_what_is_handed_over(names):
     first = names.register("front", "old")
     handing = in_thread(first.hand_over, "new", PATIENCE)
     eventually(lambda: names.resolve("front").promised == "new")
-    with pytest.raises(LockTimeout):
+    with pytest.raises(LockBusy):
         names.register("front", "third")
     assert names.resolve("front").address == "old"
     names.register("front", "new")
@@ -238,7 +238,7 @@ class TestHere:
             faster.append(names.register("front", "faster"))
 
         apply.before = come_first
-        with pytest.raises(LockTimeout, match="'faster'"):
+        with pytest.raises(LockBusy, match="'faster'"):
             names.register("front", "slower")
         assert names.resolve("front").token == faster[0].token
 

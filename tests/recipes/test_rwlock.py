@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from distlock import LockDeadlock, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
+from distlock import LockBusy, LockDeadlock, LockError, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.local_store import LocalStore
 from distlock.backends.seats import Seats
 from distlock.backends.shared import shared_locks
@@ -117,8 +117,8 @@ class TestExclusion:
     def test_who_does_not_get_it_is_told(self, first, using, name):
         take(first, "writer", name)
         words = "rwlock .* is in use: no turn yet for this reader"
-        with pytest.raises(LockTimeout, match=words):
-            RWLock(name, using=using, blocking=False).reader().__enter__()
+        with pytest.raises(LockBusy, match=words):
+            RWLock(name, using=using, on_busy="raise").reader().__enter__()
 
 
 @pytest.mark.usefixtures("nobody_is_passed_over")
@@ -379,7 +379,7 @@ BAD = [
     ({"lease": 0}, ValueError, "lease"),
     ({"on_lost": 3}, TypeError, "on_lost"),
     ({"using": 3}, TypeError, "using"),
-    ({"blocking": False, "timeout": 3}, ValueError, "timeout"),
+    ({"on_busy": "later"}, ValueError, "on_busy"),
 ]
 
 

@@ -6,10 +6,10 @@ import pytest
 from django.db import transaction
 
 from distlock import (
+    LockBusy,
     LockError,
     LockLost,
     LockNotHeld,
-    LockTimeout,
     ReleasedInTransaction,
     locks,
 )
@@ -100,8 +100,26 @@ class TestSeats:
             assert one is two is lock
             assert lock.info().taken == 2
         assert is_unused(using, name)
-        with Semaphore(name, 1, using=using), pytest.raises(LockTimeout, match="no seat was free"):
-            Semaphore(name, 1, using=using, blocking=False).__enter__()
+        with Semaphore(name, 1, using=using), pytest.raises(LockBusy, match="no seat was free"):
+            Semaphore(name, 1, using=using, on_busy="raise").__enter__()
+
+    def test_who_finds_no_seat_does_without(self, first, using, name):
+        @Semaphore(name, 1, using=using, on_busy="skip", busy_result="later")
+        def send():
+            return "sent"
+
+        taken = first.take(name, make="semaphore", value=1, description="the news")
+        with Semaphore(name, 1, using=using).attempt() as acquired:
+            assert not acquired
+        assert send() == "later"
+        with pytest.raises(LockBusy) as caught, Semaphore(name, 1, using=using, on_busy="raise"):
+            pass
+        assert (caught.value.holder.token, caught.value.holder.description) == (
+            taken.token,
+            "the news",
+        )
+        taken.release()
+        assert send() == "sent"
 
     def test_async_with(self, using, name):
         async def body():

@@ -24,7 +24,7 @@ WHERE VARIABLE_NAME IN ('COM_UPDATE', 'COM_SELECT')
 @pytest.fixture
 def locks(backend_settings, settings):
     settings.DISTLOCK = backend_settings("mariadb", LEASE=LEASE)
-    held = [Lock(f"many:{number}", blocking=False) for number in range(LOCKS)]
+    held = [Lock(f"many:{number}", on_busy="raise") for number in range(LOCKS)]
     for lock in held:
         assert lock.acquire()
     yield held

@@ -279,7 +279,7 @@ def test_from_code_a_broken_lock_can_be_taken_again(here):
             raise LockLost(ended.error)  # the machine stood still before the next renewal
         assert (ended.code, "was broken" in ended.error) == (LOST, True)
         assert here(name, "--timeout=0", "--", "true").code == 0
-        with Lock(name, blocking=False) as lock:
+        with Lock(name, on_busy="raise") as lock:
             assert lock.held
 
     steadily(attempt, 3, 9)

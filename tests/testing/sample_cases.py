@@ -22,7 +22,7 @@ class Cases:
         Lock("leaked").acquire()
 
     def test_2_finds_it_free(self):
-        with Lock("leaked", blocking=False, owner="another"):
+        with Lock("leaked", on_busy="raise", owner="another"):
             pass
 
     def test_3_leaks_what_was_broken(self):
@@ -33,7 +33,7 @@ class Cases:
             lock.verify()
 
     def test_4_can_take_it(self):
-        with Lock("broken", blocking=False):
+        with Lock("broken", on_busy="raise"):
             pass
 
     def test_5_keeps_it_taken_for_a_while(self):
@@ -41,14 +41,14 @@ class Cases:
             pass
 
     def test_6_need_not_wait(self):
-        with Lock("kept", blocking=False):
+        with Lock("kept", on_busy="raise"):
             pass
 
     async def test_7_leaks_in_a_task(self):
         await Lock("of a task").aacquire()
 
     def test_8_finds_that_free(self):
-        with Lock("of a task", blocking=False):
+        with Lock("of a task", on_busy="raise"):
             pass
 
     def test_a_leaves_an_item(self):
@@ -111,7 +111,7 @@ class Decorated(TestCase):
 
     @isolated_locks()
     def test_2_finds_it_free(self):
-        with Lock("decorated", blocking=False):
+        with Lock("decorated", on_busy="raise"):
             pass
 
 

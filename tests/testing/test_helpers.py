@@ -14,7 +14,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from distlock import Lock, LockNotHeld, LockTimeout, locks
+from distlock import Lock, LockBusy, LockNotHeld, LockTimeout, locks
 from distlock.recipes import (
     Barrier,
     Config,
@@ -95,7 +95,7 @@ def test_leaks():
     Lock("leaked").acquire()
 
 def test_finds_it_free(stock):
-    with Lock("leaked", blocking=False, owner="another"):
+    with Lock("leaked", on_busy="raise", owner="another"):
         stock.check()
 
 @pytest.mark.django_db
@@ -106,14 +106,14 @@ def test_leaks_beside_the_database(django_user_model):
 @pytest.mark.django_db
 def test_finds_that_free(django_user_model):
     assert not django_user_model.objects.exists()
-    with Lock("beside the database", blocking=False, owner="another"):
+    with Lock("beside the database", on_busy="raise", owner="another"):
         pass
 
 def test_leaks_with_the_database_as_an_argument(db):
     Lock("beside the database").acquire()
 
 def test_finds_that_free_again(transactional_db):
-    with Lock("beside the database", blocking=False, owner="another"):
+    with Lock("beside the database", on_busy="raise", owner="another"):
         pass
 
 @pytest.mark.django_db
@@ -123,7 +123,7 @@ def test_leaks_under_the_mark():
 
 @pytest.mark.django_db(transaction=True)
 def test_finds_that_free_under_the_mark():
-    with Lock("under the mark", blocking=False, owner="another"):
+    with Lock("under the mark", on_busy="raise", owner="another"):
         assert Queue("orders").qsize() == 0
 
 @pytest.mark.django_db
@@ -398,7 +398,7 @@ class TestHeldElsewhere:
 
     def test_raises_if_a_lock_is_not_free_and_leaves_the_others(self, local):
         with Lock("stock"):
-            with pytest.raises(LockTimeout, match="'stock'"), held_elsewhere("other", "stock"):
+            with pytest.raises(LockBusy, match="'stock'"), held_elsewhere("other", "stock"):
                 raise AssertionError("the body ran")
             assert not Lock("other").locked()
 

@@ -70,9 +70,17 @@ def test_a_timeout_that_is_no_number_is_a_type_error(timeout):
     assert repr(timeout) in str(caught.value)
 
 
-def test_a_timeout_for_a_lock_that_does_not_block_is_refused():
-    with pytest.raises(ValueError, match="timeout"):
-        Lock("a", blocking=False, timeout=5, **LOCAL)
+@pytest.mark.parametrize("on_busy", ["retry", None, True])
+def test_what_happens_to_a_busy_lock_is_one_of_three(on_busy):
+    with pytest.raises(ValueError, match="on_busy must be 'wait', .* or 'skip', not ") as caught:
+        Lock("a", on_busy=on_busy, **LOCAL)
+    assert repr(on_busy) in str(caught.value)
+
+
+@pytest.mark.parametrize("on_busy", ["wait", "raise"])
+def test_the_result_of_a_skipped_call_goes_with_skipping(on_busy):
+    with pytest.raises(ValueError, match="busy_result='later' .*on_busy='skip', not "):
+        Lock("a", on_busy=on_busy, busy_result="later", **LOCAL)
 
 
 def test_a_timeout_of_none_or_minus_one_waits_for_ever():
@@ -159,7 +167,7 @@ def test_trying_once_overrides_the_constructors_timeout():
 
 
 def test_a_timeout_overrides_the_constructors_trying_once():
-    lock = Lock("a", blocking=False, **LOCAL)
+    lock = Lock("a", on_busy="raise", **LOCAL)
     assert lock.acquire(timeout=1)
     lock.release()
 
@@ -182,3 +190,29 @@ def test_repr_says_whether_the_lock_is_held():
     with lock:
         assert repr(lock) != free
     assert repr(lock) == free
+
+
+def test_a_named_owner_can_always_enter_again():
+    with pytest.raises(ValueError, match="reentrant=False does not go with owner='order-42'"):
+        Lock("a", owner="order-42", reentrant=False, **LOCAL)
+
+
+def test_reentrant_is_true_or_false():
+    with pytest.raises(TypeError, match="reentrant must be True or False, not 'no'"):
+        Lock("a", reentrant="no", **LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at_most": 0}, "at_most must be .* greater than 0, got 0"),
+        ({"at_most": 5, "renew": False}, "at_most=5 is for holds that are renewed"),
+        (
+            {"at_most": 5, "at_least": 6},
+            "at_most=5 is .* no shorter than .* at_least=6",
+        ),
+    ],
+)
+def test_at_most_is_for_what_is_renewed(options, words):
+    with pytest.raises(ValueError, match=words):
+        Lock("a", **options, **LOCAL)

@@ -5,7 +5,8 @@ import pytest
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
 from distlock.concurrency.clock import clock
-from distlock.core.held import Entrant, HeldLease
+from distlock.core.entrant import Entrant
+from distlock.core.held import HeldLease
 from distlock.types.lease import Claim, Owner
 
 FIRST = Owner("nonce/1", "web1", 100, "MainThread")

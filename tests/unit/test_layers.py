@@ -14,7 +14,7 @@ PACKAGE = Path(distlock.__file__).parent
 
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
-    ["exceptions", "concurrency"],
+    ["exceptions", "concurrency", "typed"],
     ["types.printable", "types.json_values", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.testcase", "backends.open_transactions", "backends.durable"],
@@ -44,7 +44,7 @@ LAYERS = [
     ["backends.etcd.contender", "backends.etcd.holding"],
     ["backends.etcd.store"],
     ["backends.etcd.lock"],
-    ["backends.database.errors", "backends.database.statements"],
+    ["backends.database.errors", "backends.database.statements", "backends.database.rows"],
     ["backends.database.drivers", "backends.database.sql", "backends.database.advisory_locks"],
     ["backends.database.mariadb", "backends.database.postgresql", "backends.database.sqlite"],
     ["backends.database.engines", "backends.database.connection"],
@@ -73,6 +73,7 @@ LAYERS = [
     ["audit", "conf"],
     ["core.call_site"],
     [
+        "core.entrant",
         "core.held",
         "core.name_template",
         "core.interrupters",
@@ -106,6 +107,7 @@ LAYERS = [
 ]
 WORDS = {
     "exceptions",
+    "typed",  # a stub, for type checkers only
     "fields",
     "signals",
     "types",

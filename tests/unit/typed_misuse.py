@@ -8,6 +8,7 @@ Lock("a", "default")  # E: call-arg
 Lock("a", timeout="5")  # E: arg-type
 Lock("a", lease="5")  # E: arg-type
 Lock("a", wait=True)  # E: call-arg
+Lock("a", on_busy="retry")  # E: arg-type
 
 
 @Lock("report:{account_id}")

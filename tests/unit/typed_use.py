@@ -7,7 +7,7 @@ from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from distlock import Lock, LockLost, LockTimeout, locks
+from distlock import Holder, Lock, LockBusy, LockLost, locks
 from distlock.celery import LockedResult, LockedTask, locked_task
 from distlock.commands import LockedCommand
 from distlock.fencing import FencedModel, FencedQuerySet
@@ -69,12 +69,13 @@ async def in_async_code() -> None:
         assert_type(await lock.aacquire(timeout=1), bool)
         await lock.arelease()
         await lock.averify()
+        await lock.aextend(60)
         assert_type(await lock.alocked(), bool)
         assert_type(await lock.ainfo(), LockInfo)
         assert_type(await lock.aforce_release(7), bool)
 
 
-@Lock("report:{account_id}", blocking=False)
+@Lock("report:{account_id}", on_busy="raise")
 def report(account_id: int, *, kind: str = "daily") -> str:
     return f"{account_id}{kind}"
 
@@ -84,7 +85,25 @@ async def areport(account_id: int) -> str:
     return str(account_id)
 
 
+@Lock("nightly", on_busy="skip", busy_result="later", reentrant=False)
+def nightly() -> str:
+    return "done"
+
+
+async def attempts(lock: Lock) -> None:
+    with lock.attempt() as acquired:
+        assert_type(acquired, bool)
+    async with lock.attempt() as acquired:
+        assert_type(acquired, bool)
+
+
+def rows(event: Event) -> None:
+    assert_type(Lock.of(event, timeout=5), Lock)
+    assert_type(Lock.of(Event.objects.all(), limit=3), MultiLock)
+
+
 async def decorated() -> None:
+    assert_type(nightly(), str)
     assert_type(report(7, kind="x"), str)
     assert_type(await areport(7), str)
 
@@ -92,8 +111,8 @@ async def decorated() -> None:
 def failures() -> None:
     try:
         report(1)
-    except LockTimeout:
-        pass
+    except LockBusy as error:
+        assert_type(error.holder, Holder | None)
     except LockLost:
         pass
 
@@ -181,7 +200,7 @@ def recipes_of_values(request: HttpRequest) -> HttpResponse | None:
     letters.put_on_commit({"to": "anna"}, timeout=5, using="default")
     mailer = Config("mailer", encoder=DjangoJSONEncoder)
     assert_type(mailer.get(max_age=60), Value)
-    return error_response(LockTimeout("busy"), request, json=True, retry_after=9)
+    return error_response(LockBusy("busy"), request, json=True, retry_after=9)
 
 
 async def recipes_of_values_in_a_task() -> None:

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import AsyncClient, Client, RequestFactory
 
-from distlock import LockLost, LockTimeout, LockUnavailable, locks
+from distlock import LockBusy, LockLost, LockTimeout, LockUnavailable, locks
 from distlock.middleware import LockErrorMiddleware, error_response, exception_handler
 from distlock.testing import held_elsewhere
 from tests.views.urls import BUSY
@@ -94,7 +94,8 @@ def test_a_loss_stays_an_error_of_the_server(get):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(LockTimeout("x"), 409), (LockUnavailable("x"), 503)]
+    ("error", "status"),
+    [(LockBusy("x"), 409), (LockTimeout("x"), 409), (LockUnavailable("x"), 503)],
 )
 def test_an_exception_handler_of_drf_gets_json(error, status):
     request = RequestFactory().get("/")

@@ -14,12 +14,12 @@ BUSY = "views:busy"
 
 
 def busy(request):
-    with Lock(BUSY, blocking=False):
+    with Lock(BUSY, on_busy="raise"):
         return HttpResponse()
 
 
 async def async_busy(request):
-    async with Lock(BUSY, blocking=False):
+    async with Lock(BUSY, on_busy="raise"):
         return HttpResponse()
 
 
@@ -46,7 +46,7 @@ def rendered(request):
 
 def written(request):
     Group.objects.create(name="views:written")
-    with Lock(BUSY, blocking=False):
+    with Lock(BUSY, on_busy="raise"):
         return HttpResponse()
 
 

@@ -2,7 +2,8 @@
 
 lock                the backend
 engines             which engines there are, and the dialect of each
-sql                 the statements about locks, and what a row tells
+sql                 the statements about locks
+rows                what a row of the table says
 advisory_locks      what an engine's own, native locks must be able to do
 mariadb             the words of MariaDB and MySQL, and their native locks
 postgresql          the words of PostgreSQL, and its native locks

@@ -100,7 +100,7 @@ class AdvisoryLocks(ABC):
 
     @abstractmethod
     def look(self, names: Collection[str]) -> Statement:
-        """Ask rows for name, owner, and seconds until the lease ends, or since then, below 0."""
+        """Ask rows for name, owner, token, and seconds until the lease ends, below 0 since then."""
 
     # Long waits
 

@@ -109,6 +109,7 @@ class DatabaseBackend(BaseBackend):
             waiters=self.waits is not None,
             fair=self.waits is not None,
             atomic=True,
+            extends=True,
             late_requests=not on_sqlite,
         )
 
@@ -130,7 +131,8 @@ class DatabaseBackend(BaseBackend):
                 return self._acquire_inside(self._caller, connection, claim)
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
             # In a brief time a locked row cannot be told from a silent server.
-            if (dialect.one_writer or brief) and ask(dialect.held_by_another(claim)).rows:
+            if (dialect.one_writer or brief) and (rows := ask(dialect.held_by_another(claim)).rows):
+                claim.refused_by = dialect.row(rows[0]).holder
                 return None
             sent_at = clock()
             token = dialect.acquire(ask, claim)
@@ -144,6 +146,7 @@ class DatabaseBackend(BaseBackend):
                 # a free lock may be locked, too, by an operator who works on the table.
                 row = self._queries.row(claim.name, until)
                 if row and not row.free and row.owner != holder(claim):
+                    claim.refused_by = row.holder
                     return None
                 if clock() + errors.ROW_WAIT >= until:
                     raise self._runner.unavailable(failed) from failed.__cause__

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, update
+from distlock.backends.database.sql import TABLE, Dialect, row_columns, update
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import Lease
 
@@ -54,7 +54,7 @@ _ACQUIRE_EXISTING = update(
     _NOW, _LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {_MICROSECONDS}))", lock="`lock`"
 )
 
-_VERDICT = "IF(owner = %(owner)s, nonce, '') AS nonce, token"
+_VERDICT = f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {row_columns('`lock`', _NOW)}"
 
 
 class MySQL(Dialect):
@@ -142,7 +142,7 @@ class MySQLLocks(AdvisoryLocks):
     def look(self, names: Collection[str]) -> Statement:
         marks = ", ".join(["%s"] * len(names))
         return Statement(
-            "SELECT `lock`, owner,"
+            "SELECT `lock`, owner, token,"
             " TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
             f" FROM {TABLE} WHERE `lock` IN ({marks})",
             tuple(names),

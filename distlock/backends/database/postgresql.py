@@ -8,26 +8,33 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, update, upsert
+from distlock.backends.database.sql import TABLE, Dialect, row_columns, update, upsert
 from distlock.backends.database.statements import Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
 _NOW = "clock_timestamp()"
 _LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
+_READ = "{0} AT TIME ZONE 'UTC'"
 _MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
 
 
 class PostgreSQL(Dialect):
     """PostgreSQL. Drivers return timestamptz differently, so times are read as UTC."""
 
-    ACQUIRE: ClassVar[str] = upsert(_NOW, _LATER, _MICROSECONDS, greatest="GREATEST")
+    # One row in any case: what was taken, and the row as it was before.
+    ACQUIRE: ClassVar[str] = (
+        f"WITH taken AS ({upsert(_NOW, _LATER, _MICROSECONDS, greatest='GREATEST')})"
+        " SELECT taken.nonce, taken.token, before.* FROM (SELECT 1) one"
+        f" LEFT JOIN taken ON true LEFT JOIN (SELECT {row_columns('lock', _NOW, _READ)}"
+        f" FROM {TABLE} WHERE lock = %(lock)s) before ON true"
+    )
     # Its conditions are computed once more if another session has just changed the row:
     # https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
     ACQUIRE_EXISTING: ClassVar[str] = (
         update(_NOW, _LATER, f"GREATEST(token + 1, {_MICROSECONDS})", table=f"{TABLE} AS held")
         + "RETURNING token"
     )
-    READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
+    READ: ClassVar[str] = _READ
     prepares: ClassVar[bool] = True
     POSITION: ClassVar[str] = "strpos"
     NOW: ClassVar[str] = _NOW
@@ -158,7 +165,7 @@ class PostgreSQLLocks(AdvisoryLocks):
 
     def look(self, names: Collection[str]) -> Statement:
         return Statement(
-            "SELECT lock, owner,"
+            "SELECT lock, owner, token,"
             " EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
             f" FROM {TABLE} WHERE lock = ANY(%s)",
             (list(names),),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.queue.wait_manager import WaitManager
+from distlock.backends.database.rows import COLUMNS, Row, info_of
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import COLUMNS, TABLE, Dialect, Row
+from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Statement
-from distlock.types.lease import LastHold, LockInfo, Owner, State, Waiting
-from distlock.types.owners import NAMED, RESERVED, is_reserved
+from distlock.types.lease import LockInfo, Waiting
+from distlock.types.owners import NAMED, RESERVED
 from distlock.types.query import (
     SOON_PART,
     SOON_SECONDS,
@@ -52,7 +52,7 @@ class Queries:
     def inspect(self, name: str, deadline: float | None) -> LockInfo:
         """See BaseBackend.inspect()."""
         row = self.row(name, deadline)
-        info = _info(row, self._using) if row else LockInfo(name, self._using)
+        info = info_of(row, self._using) if row else LockInfo(name, self._using)
         return self._with_waiters(info, self._waiting())
 
     def stored(self, name: str, deadline: float | None) -> Mapping[str, str]:
@@ -64,7 +64,7 @@ class Queries:
         """See BaseBackend.list(); rows are read in batches, as they are asked for."""
         waiting = self._waiting()
         for row in _rows_in_use(self._runner, prefix, deadline):
-            yield self._with_waiters(_info(row, self._using), waiting)
+            yield self._with_waiters(info_of(row, self._using), waiting)
 
     def page(self, query: LockQuery, deadline: float | None) -> Page:
         """See BaseBackend.page().
@@ -81,7 +81,9 @@ class Queries:
             return db.dialect.rows(db.ask(page)), db.ask(overview).rows
 
         rows, overview = self._runner.work(read, deadline)
-        locks = [self._with_waiters(_info(row, self._using), waiting) for row in rows[: query.size]]
+        locks = [
+            self._with_waiters(info_of(row, self._using), waiting) for row in rows[: query.size]
+        ]
         hosts = {host: int(count) for host, count, *_ in overview}
         expired, expiring, found = (sum(int(row[place]) for row in overview) for place in (2, 3, 4))
         return Page(
@@ -119,11 +121,6 @@ class Queries:
         return replace(info, waiters=waiting.get(self._waits.label(info.name), ()))
 
 
-def owner_of(row: Row) -> Owner:
-    """Return who holds a lock by its row."""
-    return Owner(row.owner.removesuffix(f":{row.nonce}"), row.host, row.process, row.thread)
-
-
 def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -> Iterator[Row]:
     """Yield the rows in use whose names begin with ``prefix``, by name, read in batches."""
     query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
@@ -142,34 +139,6 @@ def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -
         if len(rows) <= query.size:
             return
         query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
-
-
-def _info(row: Row, using: str) -> LockInfo:
-    """Return what a row says about its lock, by the clock of the server that read it."""
-    if _is_free(row):
-        owner = Owner("", row.host, row.process, row.thread)
-        last = LastHold(owner, row.since, row.until, row.nonce or "released", row.description)
-        return LockInfo(row.lock, using, token=row.token, last=last if row.host else None)
-    return LockInfo(
-        row.lock,
-        using,
-        State.EXPIRED if row.expired else State.HELD,
-        owner=owner_of(row),
-        token=row.token,
-        since=row.since,
-        until=row.until,
-        held_for=max((row.now - row.since).total_seconds(), 0.0),
-        remaining=max((row.until - row.now).total_seconds(), 0.0),
-        description=row.description,
-        lease=row.lease,
-        renews=row.renews,
-        renewed_at=row.until - timedelta(seconds=row.lease),
-    )
-
-
-def _is_free(row: Row) -> bool:
-    # A reserved lock was left by its holder: when its time is over it is free, not expired.
-    return row.free or (row.expired and is_reserved(owner_of(row)))
 
 
 def _names_sql(dialect: Dialect) -> Statement:
@@ -209,7 +178,7 @@ def _page_sql(
     lock = dialect.LOCK
     expired = f"(expires_at <= {dialect.NOW})"
     reserved = f"owner LIKE '{RESERVED}%%'"
-    in_use = f"owner <> '' AND NOT ({reserved} AND {expired})"  # see _is_free()
+    in_use = f"owner <> '' AND NOT ({reserved} AND {expired})"  # see info_of()
     # See query.status_of().
     by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}"
     soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART} ELSE {SOON_SECONDS} END"

@@ -9,8 +9,10 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+from distlock.backends.database.errors import StatementFailed
+from distlock.backends.database.rows import COLUMNS, Row
 from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
 from distlock.types.owners import NAMED, reserved_owner
@@ -18,54 +20,15 @@ from distlock.types.owners import NAMED, reserved_owner
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
 
-#: The columns of a Row in order, without the server's own time, which comes last.
-COLUMNS = (
-    "lock",
-    "description",
-    "owner",
-    "nonce",
-    "host",
-    "process",
-    "thread",
-    "token",
-    "lease",
-    "renews",
-    "acquired_at",
-    "expires_at",
-)
-
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
+
+#: How many columns ACQUIRE answers with; more are the row of a lock that someone else has.
+_VERDICT_COLUMNS = 2
 
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
-
-
-class Row(NamedTuple):
-    """One row of the table, and the server's time at which it was read; times are aware, in UTC."""
-
-    lock: str
-    description: str
-    owner: str
-    nonce: str
-    host: str
-    process: int
-    thread: str
-    token: int
-    lease: float
-    renews: bool
-    since: datetime
-    until: datetime
-    now: datetime
-
-    @property
-    def free(self) -> bool:
-        return not self.owner
-
-    @property
-    def expired(self) -> bool:
-        return bool(self.owner) and self.until <= self.now
 
 
 class Dialect:
@@ -115,6 +78,8 @@ class Dialect:
     one_writer: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        #: what asks for rows, without a condition yet
+        self.select = f"SELECT {row_columns(self.LOCK, self.NOW, self.READ)} FROM {TABLE}"
         self._freeing = (
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
@@ -156,13 +121,23 @@ class Dialect:
         If the row exists, ``condition`` must be true, too, see in_order(). Its parameters are
         ``values``; with these its text must be the same for all locks.
         """
-        if self.ACQUIRE_EXISTING:
-            # Most locks have been taken before, and an UPDATE costs the server less than an INSERT.
-            answer = ask(self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values))
-            token = answer.rows[-1][0] if answer.rows else answer.insert_id
-            if answer.affected == 1 and token:
-                return int(token)
-        return self.granted(claim, ask(self.acquire_sql(self.ACQUIRE, claim, condition, values)))
+        try:
+            if self.ACQUIRE_EXISTING:
+                # Most locks have been taken before, and an UPDATE costs the server less than an
+                # INSERT.
+                answer = ask(self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values))
+                token = answer.rows[-1][0] if answer.rows else answer.insert_id
+                if answer.affected == 1 and token:
+                    return int(token)
+            answer = ask(self.acquire_sql(self.ACQUIRE, claim, condition, values))
+        except StatementFailed as failed:
+            claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
+            raise
+        token = self.granted(claim, answer)
+        row = answer.rows[-1][_VERDICT_COLUMNS:] if token is None and answer.rows else ()
+        if row and row[0] is not None:  # on PostgreSQL it may have been made just now
+            claim.refused_by = self.row(row).holder
+        return token
 
     def acquire_sql(
         self, text: str, claim: Claim, condition: str, values: Mapping[str, Any] | None
@@ -192,13 +167,13 @@ class Dialect:
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
         # By the last row: Galera may run a statement twice, and send the rows of both runs.
-        nonce, token = answer.rows[-1] if answer.rows else (None, None)
+        nonce, token, *_ = answer.rows[-1] if answer.rows else (None, None)
         return int(token) if nonce == claim.nonce and token is not None else None
 
     def held_by_another(self, claim: Claim) -> Statement:
-        """Ask whether someone else has the lock: one row if so. The row is not locked for it."""
+        """Ask whether someone else has the lock: its row if so. The row is not locked for it."""
         return Statement(
-            f"SELECT 1 FROM {TABLE} WHERE {self.LOCK} = %(lock)s"
+            f"{self.select} WHERE {self.LOCK} = %(lock)s"
             f" AND owner <> '' AND owner <> %(owner)s AND expires_at > {self.NOW}",
             {"lock": claim.name, "owner": holder(claim)},
         )
@@ -254,11 +229,17 @@ class Dialect:
         )
 
     def renew(self, leases: Sequence[Lease]) -> Statement:
-        """Let the leases, which have one duration, run anew if they are held and have not ended."""
+        """Let the leases, which have one duration, run anew if they are held and have not ended.
+
+        One that was extended does not end earlier, although this may be carried out long after it
+        was sent.
+        """
         where, params = self.where_held(leases)
         later = self.LATER.format("%(duration)s")
+        kept = f"CASE WHEN lease > %(lease)s AND expires_at > {later} THEN"
         return Statement(
-            f"UPDATE {TABLE} SET expires_at = {later}, lease = %(lease)s WHERE {where}",
+            f"UPDATE {TABLE} SET expires_at = {kept} expires_at ELSE {later} END,"
+            f" lease = {kept} lease ELSE %(lease)s END WHERE {where}",
             {
                 **params,
                 "duration": self.duration(leases[0].duration),
@@ -302,16 +283,11 @@ class Dialect:
 
     def rows(self, answer: Result) -> list[Row]:
         """Read the answer to what asks for rows, see select."""
-        return [
-            Row._make((*row[:9], bool(row[9]), *map(self.from_db, row[10:]))) for row in answer.rows
-        ]
+        return [self.row(row) for row in answer.rows]
 
-    @property
-    def select(self) -> str:
-        """What asks for rows, without a condition yet."""
-        times = (self.READ.format(time) for time in (*COLUMNS[-2:], self.NOW))
-        columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
-        return f"SELECT {columns} FROM {TABLE}"
+    def row(self, values: Sequence[Any]) -> Row:
+        """Read one row, see row_columns()."""
+        return Row._make((*values[:9], bool(values[9]), *map(self.from_db, values[10:])))
 
     # Sweeping
 
@@ -371,6 +347,12 @@ class Dialect:
             f"SELECT id FROM {TABLE} WHERE id > %(after)s AND {where} ORDER BY id LIMIT {size}",
             params,
         )
+
+
+def row_columns(lock: str, now: str, read: str = "{0}") -> str:
+    """Return what is to be read for a Row; the arguments are Dialect.LOCK, NOW and READ."""
+    times = (read.format(time) for time in (*COLUMNS[-2:], now))
+    return ", ".join((lock, *COLUMNS[1:-2], *times))
 
 
 def update(now: str, later: str, token: str, *, table: str = TABLE, lock: str = "lock") -> str:

@@ -118,6 +118,7 @@ class Contender:
             if not reply.repeated:
                 leases.unname(claim.nonce, lease.id)  # another claim's from here on
             leases.put(lease, ttl, reusable=not reply.repeated)
+            claim.refused_by = holder.holder if holder else None
             return None, holder
         leases.granted(claim, HeldKey(key, revision, revision, lease, ttl, data, not self._unsure))
         if not self._unsure:
@@ -182,7 +183,9 @@ class Contender:
         places = [LockKey.read(kv) for kv in reply.found(1)]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
-        return QueuePosition(reply.revision, LockKey.first(reply), own, ahead)
+        position = QueuePosition(reply.revision, LockKey.first(reply), own, ahead)
+        self._claim.refused_by = position.holder.holder if position.holder else None
+        return position
 
     def _keep_place(self, deadline: float | None = None) -> QueuePosition:
         assert self._place is not None, "it has joined"

@@ -38,6 +38,7 @@ class EtcdBackend(BaseBackend):
         waiters=True,
         fair=True,
         late_requests=True,
+        extends=True,
         shortest_lease=SHORTEST,
         shows_expired=False,
     )

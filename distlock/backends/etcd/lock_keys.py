@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from distlock.backends.etcd.kv import KeyValue, Reply
-from distlock.types.lease import Claim, Lease, LockInfo, Owner, State, Waiting
+from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
 
 #: The kinds of keys.
@@ -196,6 +196,11 @@ class LockKey:
     @property
     def token(self) -> int:
         return self.created if self.data.token is None else self.data.token
+
+    @property
+    def holder(self) -> Holder:
+        """What the key of a holder says of that."""
+        return info_of(self.name, "", [self]).holders[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockUnavailable
-from distlock.types.lease import Claim, Lease
+from distlock.types.lease import Claim, Holder, Lease
 
 #: Seconds after which a waiter looks whether the connection has broken.
 _LONGEST_WAIT = 1.0
@@ -173,7 +173,7 @@ class Contender:
                         find_queue = self._recover
                         continue
                     if self._waits and clock() < self._deadline:
-                        yield from self._wait_for(ahead[-1])
+                        yield from self._wait_for(ahead[-1], is_holder=len(ahead) == 1)
                         if self._pending.abandoned:
                             return
                     elif looks_again:
@@ -225,12 +225,13 @@ class Contender:
         listed = yield self._client.send(GetChildren(self._parent, None))
         return _nodes(listed)
 
-    def _wait_for(self, node: str) -> Generator[Reply, Reply, None]:
+    def _wait_for(self, node: str, *, is_holder: bool) -> Generator[Reply, Reply, None]:
         """Wait until the node ahead has gone, step 3."""
+        self._claim.refused_by = None
         self._unsure_since = None
         self._asked_at = clock()
         path = f"{self._parent}/{node}"
-        watch = self._client.watches.add(path)
+        watch = self._client.watches.add(path, self._note_holder if is_holder else None)
         self._watch = path, watch
         # If the caller gives up from now on, it cancels the watch itself.
         if self._pending.abandoned:
@@ -239,6 +240,14 @@ class Contender:
         self._watch = None
         if not isinstance(watch.error, NoNodeError):
             watch.get()
+
+    def _note_holder(self, reply: Reply) -> None:
+        """Note who has the lock, for the caller; since when, its node alone does not tell."""
+        if reply.error is None:
+            data = tree.ContenderData.read(*reply.get())
+            self._claim.refused_by = Holder(
+                data.owner, data.token, description=data.description, renews=data.renews
+            )
 
     def _recover(self) -> _FindsQueue:
         """Find the own node by its nonce, step 4: the answer to its request may have been lost.

@@ -28,14 +28,20 @@ class NodeWatches:
         self._mutex = threading.Lock()
         self._by_path: dict[str, list[Reply]] = {}
 
-    def add(self, path: str) -> Reply:
-        """Watch a node.
+    def add(self, path: str, on_read: Callable[[Reply], object] | None = None) -> Reply:
+        """Watch a node; ``on_read`` is called with the reply that has what the node says.
 
         It is watched by reading it: ``exists`` on a node that has gone would leave a watch on a
         name that never comes again.
         """
         watch, (reply,) = self.register(path, [GetData(path, True)])
-        reply.then(lambda reply: self._refuse(path, watch, reply.error))
+
+        def read(reply: Reply) -> None:
+            self._refuse(path, watch, reply.error)
+            if on_read is not None:
+                on_read(reply)
+
+        reply.then(read)
         return watch
 
     def register(self, path: str, requests: Sequence[Any]) -> tuple[Reply, list[Reply]]:

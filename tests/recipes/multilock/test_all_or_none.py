@@ -5,6 +5,7 @@ from django.db import transaction
 
 from distlock import (
     Lock,
+    LockBusy,
     LockDeadlock,
     LockLost,
     LockNotHeld,
@@ -43,6 +44,23 @@ class TestMixed:
         assert is_free(actor("thread"), other)
         with pytest.raises(LockNotHeld):
             both.do("check")
+
+    def test_who_finds_one_busy_does_without(self, both, first, second, third):
+        held = take(third, second)
+        ran = []
+        skipped = MultiLock(first, second, on_busy="skip", busy_result="later")(ran.append)
+        assert skipped(1) == "later"
+        with MultiLock(first, second).attempt() as acquired:
+            assert not acquired
+        with pytest.raises(TypeError, match="on_busy='skip'"):
+            MultiLock(first, second, on_busy="skip").__enter__()
+        with pytest.raises(LockBusy) as caught:
+            MultiLock(first, second, on_busy="raise").__enter__()
+        assert caught.value.holder is None or caught.value.holder.token == held.token
+        held.release()
+        with MultiLock(first, second, timeout=PATIENCE).attempt() as acquired:
+            assert acquired and first.held and second.held
+        assert is_free(third, first)
 
     def test_who_waits_gets_all(self, both, second, third):
         held = take(third, second)
@@ -165,7 +183,7 @@ class TestTaking:
 
     def test_what_the_locks_say_about_waiting_does_not_count(self, both, name, third):
         held = take(third, Lock(name))
-        lock = Used(both.actor, MultiLock(Lock(name, blocking=False)))
+        lock = Used(both.actor, MultiLock(Lock(name, on_busy="raise")))
         waiting = lock.start("acquire")
         assert waits(waiting)
         held.release()
@@ -367,8 +385,8 @@ class TestLeaving:
     def test_a_named_owners_locks_are_left_in_another_thread(self, name, actor, third):
         lock = MultiLock(Lock(f"{name}:a", owner=name), Lock(f"{name}:b", owner=name))
         assert actor("thread").call(lock.acquire).result(PATIENCE)
-        with pytest.raises(LockTimeout):
-            third.call(MultiLock(f"{name}:a", blocking=False).__enter__).result(PATIENCE)
+        with pytest.raises(LockBusy):
+            third.call(MultiLock(f"{name}:a", on_busy="raise").__enter__).result(PATIENCE)
         actor("thread").call(lock.release).result(PATIENCE)
         assert third.tries(f"{name}:a")
         assert third.tries(f"{name}:b")

@@ -201,7 +201,7 @@ class TestCancelling:
     @pytest.mark.parametrize("blocking", [True, False])
     def test_a_cancel_at_any_moment_leaves_nothing(self, actor, blocking):
         parts = new_parts()
-        lock = MultiLock(*parts, blocking=blocking)
+        lock = MultiLock(*parts, on_busy="wait" if blocking else "raise")
 
         async def attempt(steps):
             taking = asyncio.create_task(take_and_leave())

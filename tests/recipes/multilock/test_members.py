@@ -146,7 +146,7 @@ class TestArguments:
         ("options", "error"),
         [
             ({"timeout": -3}, ValueError),
-            ({"blocking": False, "timeout": 3}, ValueError),
+            ({"on_busy": "later"}, ValueError),
             ({"lease": 0}, ValueError),
             ({"renew": "yes"}, TypeError),
             ({"description": 3}, TypeError),

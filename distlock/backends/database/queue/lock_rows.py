@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from distlock.backends.database import errors
@@ -33,13 +33,14 @@ class RowSnapshot(NamedTuple):
 
     name: str
     owner: str
+    token: int
     remaining: float
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> RowSnapshot:
         """Read a row of the answer to ``AdvisoryLocks.look()``."""
-        name, owner, remaining = row
-        return cls(str(name), str(owner), float(remaining))
+        name, owner, token, remaining = row
+        return cls(str(name), str(owner), int(token), float(remaining))
 
     @property
     def stalled(self) -> bool:
@@ -115,10 +116,19 @@ class HolderEvidence:
         """Ask whether someone else has the lock now; raises a StatementFailed."""
         sent_at = clock()
         row = self._rows.look([self._claim.name], deadline).get(self._claim.name)
-        held = row is not None and not row.grantable_to(self._claim)
-        if held:
-            self.held_at = sent_at
-        return held
+        if row is None or row.grantable_to(self._claim):
+            return False
+        self.note_held(row, sent_at)
+        return True
+
+    def note_held(self, row: RowSnapshot, sent_at: float) -> None:
+        """Note that someone else has the lock, and whether it is the holder who was told before."""
+        holder = self._claim.refused_by
+        if holder is not None:
+            age = (holder.held_for or 0.0) + sent_at - max(self.held_at, self.began)
+            same = holder.token == row.token
+            self._claim.refused_by = replace(holder, held_for=age) if same else None
+        self.held_at = sent_at
 
     def check(self, deadline: float | None) -> None:
         """Raise a StatementFailed unless someone else had the lock, by the database's word.
@@ -133,6 +143,7 @@ class HolderEvidence:
         while True:
             row = self._rows.look([self._claim.name], until).get(self._claim.name)
             if row is not None and self._was_held(row, now):
+                self.note_held(row, clock())
                 return
             if self.row_locked is not None:
                 raise self.row_locked

@@ -211,7 +211,7 @@ class Waiter:
                     return
                 rest = _SHORTEST_PAUSE
             else:
-                self.evidence.held_at = sent_at
+                self.evidence.note_held(row, sent_at)
             pause = min((clock() - began) * _LATENCY, _LONGEST_PAUSE, rest)
             pause = max(pause, _SHORTEST_PAUSE)
             if not self.waits.locks.sleep(pause):
