@@ -94,7 +94,9 @@ def test_the_options_are_those_of_a_lock(local):
 
 
 @pytest.mark.parametrize(
-    "instance", [Plain(), Plain(id=7), Ticket(), Line(order=7, part="a")], ids=repr
+    "instance",
+    [Plain(), Plain(id=7), Ticket(), Line(order=7, part="a")],
+    ids=["no pk", "integer", "uuid", "composite"],
 )
 def test_an_instance_that_is_not_saved_is_refused(instance):
     with pytest.raises(ValueError, match=r"instance must be saved, got a rows\.\w+ with pk="):
