@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from distlock.lock import Lock
 from distlock.recipes.election import Election
@@ -29,6 +29,7 @@ class ElectedLock(Lock):
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
+        frame: FrameType | None = None,
     ) -> None:
         self._election.__exit__(exc_type, exc, traceback)
 

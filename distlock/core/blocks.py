@@ -41,8 +41,12 @@ class BlockLock:
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
+        frame: FrameType | None = None,
     ) -> None:
-        self._end_block(sys._getframe(1), exc_type, exc)
+        current, closed = self._current_owner, exc_type is GeneratorExit
+        owner, by_itself = self._blocks.end(frame or sys._getframe(1), current)
+        elsewhere = not by_itself and must_leave_elsewhere(closed=closed)
+        self._leave_block(owner, exc, elsewhere or (closed and owner != current))
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
@@ -91,16 +95,8 @@ class BlockLock:
     def _begin_block(self, frame: FrameType) -> None:
         self._blocks.begin(frame, self._current_owner)
 
-    def _end_block(
-        self, frame: FrameType, exc_type: type[BaseException] | None, exc: BaseException | None
-    ) -> None:
-        current, closed = self._current_owner, exc_type is GeneratorExit
-        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(closed=closed)
-        owner = self._blocks.end(frame, current)
-        self._leave_block(owner, exc, elsewhere or (closed and owner != current))
-
     def _aend_block(self, frame: FrameType, exc: BaseException | None) -> Coroutine[Any, Any, None]:
-        owner = self._blocks.end(frame, self._current_owner)
+        owner, _ = self._blocks.end(frame, self._current_owner)
         return self._aleave(owner, exc)
 
     async def _aleave(self, owner: Owner, exc: BaseException | None) -> None:
@@ -131,7 +127,7 @@ class Attempt:
     ) -> None:
         acquired, self._acquired = self._acquired, None
         if acquired:
-            self._lock._end_block(sys._getframe(1), exc_type, exc)
+            self._lock.__exit__(exc_type, exc, traceback, sys._getframe(1))
 
     def __aenter__(self) -> Coroutine[Any, Any, bool]:
         return self._abegin(sys._getframe(1))

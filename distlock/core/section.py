@@ -111,24 +111,20 @@ class ActiveBlocks:
             same = [other for other in others if other.key.partition("/")[0] == actor]
             self._owners[key] = [*same, owner]
 
-    def began_in(self, frame: FrameType) -> bool:
-        """Return whether a body began in this frame, and nothing can end it but the same code.
+    def end(self, frame: FrameType, current: Owner) -> tuple[Owner, bool]:
+        """Return whose body in this frame ends; the current owner's, if none is known there.
 
-        A generator may be closed anywhere, by the garbage collector.
+        And whether it began there, and nothing can end it but the same code: a generator may be
+        closed anywhere, by the garbage collector.
         """
         code = frame.f_code
-        return not code.co_flags & _GENERATORS and (id(frame), id(code)) in self._owners
-
-    def end(self, frame: FrameType, current: Owner) -> Owner:
-        """Return whose body in this frame ends; the current owner's, if none is known there."""
-        key = id(frame), id(frame.f_code)
-        if key not in self._owners:
+        key = id(frame), id(code)
+        began_here = key in self._owners
+        if not began_here:
             # An ExitStack, for one, enters and leaves in frames of its own.
             known = reversed(list(self._owners.items()))
             key = next((key for key, owners in known if current in owners), key)
-        owners = self._owners.pop(key, None)
-        if not owners:
-            return current
+        owners = self._owners.pop(key, None) or [current]
         if len(owners) > 1:
             self._owners[key] = owners[:-1]
-        return owners[-1]
+        return owners[-1], began_here and not code.co_flags & _GENERATORS

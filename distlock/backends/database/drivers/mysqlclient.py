@@ -48,8 +48,7 @@ class MySQLConnection(RawConnection):
         if limit is None or self._hang_up is not None:
             text = self._text(statement.sql, statement.params)
             with hung_up_after(limit, self._hang_up):
-                self._connection.query(text)
-                return self._results()
+                return self._ask(text, None)
         until = clock() + limit
         sql, params = statement.sql, statement.params
         if statement.prepare and self._prepares:
@@ -59,12 +58,23 @@ class MySQLConnection(RawConnection):
             sql = execute or sql
         return self._ask(self._text(sql, params), until)
 
-    def _ask(self, text: bytes, until: float) -> list[Result]:
+    def _ask(self, text: bytes, until: float | None) -> list[Result]:
+        """Return the results of a text; without ``until``, the driver waits for the answer."""
         connection = self._connection
-        connection.send_query(text)
-        wait(self._socket, until)
-        connection.read_query_result()
-        return self._results()
+        if until is None:
+            connection.query(text)
+        else:
+            connection.send_query(text)
+            wait(self._socket, until)
+            connection.read_query_result()
+        results = []
+        while True:
+            found = connection.store_result()
+            rows = list(found.fetch_row(0)) if found else []
+            affected, insert_id = connection.affected_rows(), connection.insert_id()
+            results.append(Result(rows, affected, insert_id))
+            if connection.next_result():
+                return results
 
     def _prepare(self, sql: str, until: float) -> str | None:
         """Return what executes a text, once it is prepared; None if the text is to be sent."""
@@ -83,16 +93,6 @@ class MySQLConnection(RawConnection):
         using = f" USING {marks}" if marks.names else ""
         self._prepared[sql] = execute = f"EXECUTE {name}{using}"
         return execute
-
-    def _results(self) -> list[Result]:
-        connection, results = self._connection, []
-        while True:
-            found = connection.store_result()
-            rows = list(found.fetch_row(0)) if found else []
-            affected, insert_id = connection.affected_rows(), connection.insert_id()
-            results.append(Result(rows, affected, insert_id))
-            if connection.next_result():
-                return results
 
     def _text(self, sql: str, params: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
         literal = self._connection.literal
