@@ -17,8 +17,11 @@ looked up, or what this process holds is read; before another fork, and before t
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import os
+import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -55,6 +58,8 @@ _functions: list[Hook] = []
 _objects: weakref.WeakValueDictionary[int, ResetInChild] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 _after_hooks: list[Hook] = []
+#: threads of the parent, where it has forked without hooks
+_threads_of_parent: list[threading.Thread] = []
 
 
 def in_child(hook: H) -> H:
@@ -115,6 +120,7 @@ def _reset_once() -> None:
         # No mutex: a thread of the parent may have held it at the fork. This is one atomic step.
         runner, done = parent.resets.setdefault(pid, own)
         if done is own[1]:
+            _keep_threads()
             _run_in_child()
         elif runner != own[0]:  # else a hook has called this
             done.wait(TIMEOUT_MAX)
@@ -126,6 +132,17 @@ def _reset_once() -> None:
             if _process is parent:  # interrupted: the next one begins anew
                 del parent.resets[pid]
             own[1].set()
+
+
+def _keep_threads() -> None:
+    """Keep the objects of the parent's threads, also of those that nobody has joined.
+
+    From Python 3.13 on their deletion asks the system to forget the thread, whose memory the child
+    may have given back: that crashes the process. os.fork() prevents it.
+    """
+    if sys.version_info >= (3, 13):
+        found = (one for one in gc.get_objects() if issubclass(type(one), threading.Thread))
+        _threads_of_parent.extend(found)
 
 
 def _run_in_child() -> None:

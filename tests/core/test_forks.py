@@ -14,6 +14,7 @@ from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphor
 from distlock.signals import lock_acquired
 from tests.children import write_line
 from tests.contract.forks import WAYS, forked
+from tests.contract.watch import eventually
 from tests.kinds import KINDS, SHARED
 
 MUTEXES = type(threading.Lock()), type(threading.RLock())
@@ -41,6 +42,26 @@ def test_the_parents_keeper_is_not_told_by_the_child(way):
             os._exit(0 if locks["default"].listener is None else 1)
 
         assert in_child(look, way) == 0
+
+
+def test_the_child_may_forget_the_threads_of_its_parent(way):
+    """CPython from 3.13 on crashes if it deletes one whose memory the child has given back."""
+    ended, end = threading.Event(), threading.Event()
+    threads = [threading.Thread(target=one.wait) for one in [ended] * 8 + [end] * 8]
+    for thread in threads:
+        thread.start()
+    ended.set()
+    eventually(lambda: sum(thread.is_alive() for thread in threads) == 8)
+
+    def forget():
+        with Lock("stock"):
+            threads.clear()
+            gc.collect()
+
+    try:
+        forked(forget, way=way)
+    finally:
+        end.set()
 
 
 def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child(way):
