@@ -167,10 +167,11 @@ class TestAFreedRow:
         lock.release()
         last = Lock("stock").info().last
         assert (last.ended, last.owner.pid) == ("released", owner.pid)
-        assert last.description.startswith("count (at ")
+        assert (last.description, last.call_site[:6]) == ("count", "tests/")
         shown = run("show", "stock").out
         assert re.search(
-            rf"last owner +{owner}\n +description +count \(at .*\)\n +released at +\d", shown
+            rf"last owner +{owner}\n +description +count\n +acquired at +tests/.*\n +released at +\d",
+            shown,
         )
         assert run_json("show", "stock")["locks"][0]["last"]["ended"] == "released"
 
