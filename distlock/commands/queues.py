@@ -7,6 +7,7 @@ from queue import Full
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.commands import output
 from distlock.commands.arguments import whole_number
 from distlock.commands.confirm import add_yes, confirm
@@ -86,21 +87,32 @@ def _add_retried(parser: CommandParser) -> None:
 
 
 def _retry(
-    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **others: object
-) -> str:
-    queue = Queue(name, using=using)
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    item: int | None,
+    all: bool,
+    reason: str,
+    who: str,
+    **others: object,
+) -> None:
+    queue, count = Queue(name, using=using), 0
     letters = [one for one in _letters(using, queue) if all or one.id == item]
     if not letters:
         which = "no dead letters" if all else f"no dead letter {item}"
         fail(NOT_HELD, f"queue {name!r} on {using!r} has {which}")
-    count = 0
-    for letter in letters:
-        try:
+    try:
+        for letter in letters:
             count += ask(using, partial(queue.retry, letter, blocking=False))
-        except Full:
-            fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
+    except Full:
+        fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
+    finally:  # what was put back is recorded, whatever ended it
+        if count:
+            done = f"{count} of {len(letters)} dead letters" if all else f"item {item}"
+            text = audit.because(f"Put back: {done}.", reason)
+            audit.record(using, Kind.QUEUE, name, "retry", text, who)
     command.stdout.write(f"{count} put back, at the end of the queue.")
-    return f"{count} put back" + (" (all dead letters)." if all else f": item {item}.")
 
 
 def _add_released(parser: CommandParser) -> None:

@@ -18,7 +18,7 @@ def name_of(instance: object) -> str:
     pk = instance.pk
     if instance._state.adding or pk is None:
         raise ValueError(
-            f"instance must be saved: this {instance._meta.label} with pk={pk!r} has no row to lock yet"
+            f"instance must be saved: this {instance._meta.label} with pk={pk!r} has no row to lock"
         )
     return _name(type(instance), pk)
 

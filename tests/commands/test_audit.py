@@ -157,6 +157,15 @@ class TestCommandsOfRecipes:
         ]
         assert [value.author for value in Config("limit").history()][1] == "bob"
 
+    def test_write_what_they_did_before_they_failed(self, local, run, written):
+        queue = Queue("mail", max_deliveries=1)
+        queue.put_many([1, 2])
+        for delivery in queue.get_many(2):
+            delivery.nack()
+        queue.resize(1)
+        assert run("queue", "retry", "mail", "--all").code == 75  # no room for the second one
+        assert written() == [("mail", "retry", USER, "Put back: 1 of 2 dead letters.")]
+
 
 class TestAFreedRow:
     """Of a database: elsewhere nothing is left of a hold."""
@@ -170,7 +179,7 @@ class TestAFreedRow:
         assert (last.description, last.call_site[:6]) == ("count", "tests/")
         shown = run("show", "stock").out
         assert re.search(
-            rf"last owner +{owner}\n +description +count\n +acquired at +tests/.*\n +released at +\d",
+            rf"last owner +{owner}\n +description +count\n +acquired at +\S+:\d+\n +released at",
             shown,
         )
         assert run_json("show", "stock")["locks"][0]["last"]["ended"] == "released"
