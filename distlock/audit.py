@@ -58,7 +58,7 @@ def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> N
 
 
 def because(text: str, reason: str) -> str:
-    """Return what was done, and why, if that was said."""
+    """Return what was done, with the reason if there is one."""
     return f"{text} Reason: {reason}" if reason else text
 
 

@@ -148,7 +148,7 @@ class Attempt:
         return self._lock._aend_block(sys._getframe(1), exc) if acquired else _nothing()
 
     def _blocking(self) -> bool | None:
-        """Return what acquire() is told: to wait only if the lock was told for how long."""
+        """Return acquire()'s ``blocking``: it waits only if the lock has a ``timeout``."""
         if self._acquired is not None:
             raise LockError(f"{self._lock!r}: call attempt() anew for each block")
         return False if self._lock._options.timeout is None else None

@@ -164,7 +164,7 @@ class Config(Log):
     ) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
 
-        - ``max_age``: ask nobody if this process has seen the value so many seconds ago or less,
+        - ``max_age``: seconds. Ask nobody if this process saw the value no longer ago than that,
           by get() or by a watch. None asks, unless a watch() of this process follows the value:
           then what that has seen is returned. 0 asks in any case.
         - ``stale``: if the backend cannot be asked, return what this process has seen last, with
