@@ -275,7 +275,7 @@ class LeaseRenewer:
 def _send_loss(hold: HeldLease, reason: str) -> None:
     try:
         send_loss(hold, reason)
-    except Exception:
+    except Exception:  # the others are told all the same
         _log_untold(hold)
 
 
