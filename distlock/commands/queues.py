@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from queue import Full
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock import audit
 from distlock.commands import output
 from distlock.commands.arguments import whole_number
 from distlock.commands.confirm import add_yes, confirm
@@ -22,6 +22,7 @@ from distlock.commands.recipe_command import (
     add_name,
     add_shown,
     ask,
+    record,
 )
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
@@ -87,15 +88,7 @@ def _add_retried(parser: CommandParser) -> None:
 
 
 def _retry(
-    command: BaseCommand,
-    *,
-    name: str,
-    using: str,
-    item: int | None,
-    all: bool,
-    reason: str,
-    who: str,
-    **others: object,
+    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **options: Any
 ) -> None:
     queue, count = Queue(name, using=using), 0
     letters = [one for one in _letters(using, queue) if all or one.id == item]
@@ -110,8 +103,7 @@ def _retry(
     finally:  # what was put back is recorded, whatever ended it
         if count:
             done = f"{count} of {len(letters)} dead letters" if all else f"item {item}"
-            text = audit.because(f"Put back: {done}.", reason)
-            audit.record(using, Kind.QUEUE, name, "retry", text, who)
+            record(Kind.QUEUE, "retry", f"Put back: {done}.", using=using, name=name, **options)
     command.stdout.write(f"{count} put back, at the end of the queue.")
 
 

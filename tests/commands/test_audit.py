@@ -157,6 +157,13 @@ class TestCommandsOfRecipes:
         ]
         assert [value.author for value in Config("limit").history()][1] == "bob"
 
+    def test_work_for_a_user_without_a_name(self, local, run, written, monkeypatch):
+        for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container with --user 12345
+        assert run("config", "set", "limit", "1").code == 0
+        assert written()[0][2] == Config("limit").get().author == f"?@{socket.gethostname()}"
+
     def test_write_what_they_did_before_they_failed(self, local, run, written):
         queue = Queue("mail", max_deliveries=1)
         queue.put_many([1, 2])
