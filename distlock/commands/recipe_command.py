@@ -209,11 +209,10 @@ class RecipeCommand(Generic[T]):
         return {"using": using, "name": name, **fields}
 
 
-def record(
-    kind: Kind, verb: str, done: str, *, using: str, name: str, reason: str, who: str, **others: Any
-) -> None:
-    """Write what was done to the audit log."""
-    audit.record(using, kind, name, verb, audit.because(done, reason), who)
+def record(kind: Kind, verb: str, done: str, *, using: str, name: str, **options: Any) -> None:
+    """Write what was done to the audit log; ``options`` are those of add_signature()."""
+    text = audit.because(done, options["reason"])
+    audit.record(using, kind, name, verb, text, options["who"])
 
 
 def ask(using: str, question: Callable[[], T]) -> T:
