@@ -46,7 +46,7 @@ def record(using: str, kind: Kind, name: str, action: str, text: str, who: str =
     ``action`` is a word for scripts, ``text`` for people; ``who`` is the system's user by default.
     An error is logged, not raised.
     """
-    who = escaped(who or _system_user())[:255]
+    who = escaped(who or system_user())[:255]
     values = {"using": using, "kind": kind, "name": name, "action": action, "text": escaped(text)}
     _ask(lambda model: model.objects.create(at=timezone.now(), who=who, **values), None)
 
@@ -58,7 +58,7 @@ def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> N
 
 
 def because(text: str, reason: str) -> str:
-    """Return what was done, and why, if that was said."""
+    """Return what was done, with the reason if there is one."""
     return f"{text} Reason: {reason}" if reason else text
 
 
@@ -95,7 +95,8 @@ def sweep(backend: BaseBackend) -> SweepResult:
     return swept
 
 
-def _system_user() -> str:
+def system_user() -> str:
+    """Return who runs this process, for people: the system's user and the host."""
     try:
         return f"{getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a container may have no name for its user

@@ -107,15 +107,15 @@ def call_backends(
             continue
         job.discard()  # if it has not begun yet, it never will
         answer.silent = True
-        text = _("It did not answer a moment ago, so this page has not waited for it.")
+        text = _("It did not answer a moment ago, so it was not waited for.")
         if not short:
             _silent_until[backend] = clock() + SILENT_FOR
             text = ngettext(
-                "No answer within %(seconds)d second.",
-                "No answer within %(seconds)d seconds.",
-                int(timeout),
+                "No answer within %(seconds)g second.",
+                "No answer within %(seconds)g seconds.",
+                1 if timeout == 1 else 2,
             )
-        answer.problem = text % {"seconds": int(timeout)}
+        answer.problem = text % {"seconds": timeout}
     return answers
 
 

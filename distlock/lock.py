@@ -66,7 +66,7 @@ class Lock(BaseLock):
           for it, "raise" LockBusy, or "skip" the call, which then returns ``busy_result``. A
           ``with`` block cannot be skipped: see attempt().
         - ``timeout``: seconds to wait before that; what waits without one waits for ever, and
-          "raise" and "skip" try once. Who has waited in vain gets LockTimeout, a LockBusy.
+          "raise" and "skip" try once. A wait in vain raises LockTimeout, a LockBusy.
         - ``busy_result``: what a skipped call returns, with ``on_busy="skip"``.
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.

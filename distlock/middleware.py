@@ -1,4 +1,4 @@
-"""What a client is answered when a view lets an error of a lock through.
+"""Answers the client when a view raises an error of a lock.
 
     MIDDLEWARE = [..., "distlock.middleware.LockErrorMiddleware"]
 
@@ -53,7 +53,7 @@ def error_response(
     json: bool | None = None,
     retry_after: int = RETRY_AFTER,
 ) -> HttpResponse | None:
-    """Return what a client is answered to an error of a lock; None for other errors.
+    """Return the response to an error of a lock; None for other errors.
 
     - ``json``: whether to answer in JSON: ``{"error": "busy", "retry_after": 5}``. None does so if
       the request prefers it to HTML. HTML is the project's template ``409.html`` or ``503.html``,

@@ -162,6 +162,8 @@ def visiting(browser: Any, address: str, user: Any, scheme: str) -> Iterator[Any
 
 def picture(page: Any, name: str) -> None:
     path = DOCS / f"{name}.png"
+    for button in page.locator("#dl-live").all():
+        button.wait_for()  # its script shows it
     page.screenshot(path=path, full_page=True)
     size = path.stat().st_size
     print(f"{path.relative_to(DOCS.parent)}: {size / 1000:.0f} kB")

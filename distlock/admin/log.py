@@ -45,8 +45,8 @@ def write_log(
     """Log what the user did to something, or to a whole backend if ``name`` is empty.
 
     It is written to the admin's log, to the audit log and to the site's own. If the first fails,
-    the user is told. ``model`` is the one whose pages the entry leads to; without ``action`` there
-    is nothing for the audit log.
+    the user gets a message. ``model`` is the one whose pages the entry leads to; without ``action``
+    there is nothing for the audit log.
     """
     user: Any = request.user
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is

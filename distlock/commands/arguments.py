@@ -215,7 +215,7 @@ class Backends:
             if alias not in known:
                 fail(
                     USAGE,
-                    f"--using: DISTLOCK has no alias {alias!r}; the aliases are:"
+                    f"ALIAS: DISTLOCK has no alias {alias!r}; the aliases are:"
                     f" {', '.join(map(repr, known))}",
                 )
         #: why backends could not be asked, by alias

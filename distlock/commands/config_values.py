@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json as json_module
-from getpass import getuser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.commands import output
 from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
@@ -100,7 +100,7 @@ def _signature(
     *, if_version: int | None, reason: str, who: str, **others: object
 ) -> dict[str, Any]:
     """Return on which version something is done, why and by whom."""
-    return {"if_version": if_version, "comment": reason, "author": who or getuser()}
+    return {"if_version": if_version, "comment": reason, "author": who or audit.system_user()}
 
 
 def _json(text: str) -> Any:

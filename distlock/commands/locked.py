@@ -27,7 +27,7 @@ from distlock.recipes.semaphore import Semaphore
 from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.recipes.track import track
 from distlock.supervisor.signal_handling import ended_by_signals
-from distlock.types.arguments import OnBusy, Release, checked_choice
+from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 
 T = TypeVar("T")
 
@@ -122,11 +122,12 @@ class LockedCommand(BaseCommand):
         return track(iterable, self.lock.name, total, unit=unit, using=self.lock_using)
 
     def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-        interrupter = body_interrupter()
+        interrupter, name = body_interrupter(), self._lock_name(options)
         try:
             checked_choice("lock_on_busy", self.lock_on_busy, get_args(OnBusy))
+            waiting_limit(True, self.lock_timeout)
             lock = lock_or_slot(
-                self._lock_name(options),
+                name,
                 self.lock_slots,
                 using=self.lock_using,
                 lease=self.lock_lease,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from queue import Full
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -21,6 +22,7 @@ from distlock.commands.recipe_command import (
     add_name,
     add_shown,
     ask,
+    record,
 )
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
@@ -86,21 +88,23 @@ def _add_retried(parser: CommandParser) -> None:
 
 
 def _retry(
-    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **others: object
-) -> str:
-    queue = Queue(name, using=using)
+    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **options: Any
+) -> None:
+    queue, count = Queue(name, using=using), 0
     letters = [one for one in _letters(using, queue) if all or one.id == item]
     if not letters:
         which = "no dead letters" if all else f"no dead letter {item}"
         fail(NOT_HELD, f"queue {name!r} on {using!r} has {which}")
-    count = 0
-    for letter in letters:
-        try:
+    try:
+        for letter in letters:
             count += ask(using, partial(queue.retry, letter, blocking=False))
-        except Full:
-            fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
+    except Full:
+        fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
+    finally:  # what was put back is recorded, whatever ended it
+        if count:
+            done = f"{count} of {len(letters)} dead letters" if all else f"item {item}"
+            record(Kind.QUEUE, "retry", f"Put back: {done}.", using=using, name=name, **options)
     command.stdout.write(f"{count} put back, at the end of the queue.")
-    return f"{count} put back" + (" (all dead letters)." if all else f": item {item}.")
 
 
 def _add_released(parser: CommandParser) -> None:

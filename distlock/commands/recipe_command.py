@@ -152,8 +152,7 @@ class RecipeCommand(Generic[T]):
     def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
         done = self._verbs[verb].run(command, **options)
         if done and self._verbs[verb].recorded:
-            text = audit.because(done, options["reason"])
-            audit.record(options["using"], self._kind, options["name"], verb, text, options["who"])
+            record(self._kind, verb, done, **options)
 
     def _list(
         self,
@@ -208,6 +207,12 @@ class RecipeCommand(Generic[T]):
         said = output.plain(report)
         fields = said if isinstance(said, dict) else {self._entries: said}
         return {"using": using, "name": name, **fields}
+
+
+def record(kind: Kind, verb: str, done: str, *, using: str, name: str, **options: Any) -> None:
+    """Write what was done to the audit log; ``options`` are those of add_signature()."""
+    text = audit.because(done, options["reason"])
+    audit.record(using, kind, name, verb, text, options["who"])
 
 
 def ask(using: str, question: Callable[[], T]) -> T:

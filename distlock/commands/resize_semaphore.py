@@ -7,11 +7,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock import audit
 from distlock.commands import output
 from distlock.commands.arguments import add_alias, add_name, add_signature
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
-from distlock.commands.recipe_command import ask
+from distlock.commands.recipe_command import ask, record
 from distlock.recipes.semaphore import Semaphore, checked_count
 from distlock.types.lease import Kind
 
@@ -51,8 +50,8 @@ def run(
     command.stdout.write(
         f"{output.quoted(name)} on {using} {had}, and has {value} now; {taken} taken."
     )
-    text = audit.because(f"Has {value} seats now; {had}.", options["reason"])
-    audit.record(using, Kind.SEMAPHORE, name, "resize", text, options["who"])
+    done = f"Has {value} seats now; {had}."
+    record(Kind.SEMAPHORE, "resize", done, using=using, name=name, **options)
     if taken > value:
         command.stdout.write("Seats are granted again when enough of these have been left.")
 

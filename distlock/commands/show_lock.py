@@ -109,6 +109,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         yield "last owner", output.owner(last.owner)
         if last.description:
             yield "description", output.escaped(last.description)
+        if last.call_site:
+            yield "acquired at", output.escaped(last.call_site)
         yield f"{last.ended} at", output.moment(last.until)
         yield "held since", output.moment(last.since)
     for number, holder in enumerate(info.holders, 1):

@@ -173,7 +173,7 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
             screen.refresh()
             key = screen.getch()
 
-    # What is logged to the terminal in the meantime would be written over the screen.
+    # Log lines on the terminal would be written over the screen.
     quiet = redirect_stderr(io.StringIO())
     try:
         with quiet, suppress(Interrupted, KeyboardInterrupt), ended_by_signals():

@@ -87,7 +87,7 @@ class BaseLock(BlockLock):
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
         As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is as the constructor was told; it returns
+        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
         False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
         that is held already is entered once more; one that was lost and not released yet raises
         LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
@@ -326,7 +326,7 @@ class BaseLock(BlockLock):
         return lock
 
     def _refuse(self, request: AcquireRequest) -> bool:
-        """Note what was said of the holder; False."""
+        """Note who has the lock, as its backend has said; return False."""
         self._refused_by = request.claim.refused_by
         return False
 

@@ -56,13 +56,8 @@ class BlockLock:
         self._begin_block(frame)
         return self
 
-    def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
-        return self._aend_block(sys._getframe(1), exc)
+    def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
+        return self._aend_block(sys._getframe(1), exc_info[1])
 
     # What locks do in their own way
 
@@ -119,15 +114,11 @@ class Attempt:
             self._lock._begin_block(sys._getframe(1))
         return self._acquired
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         acquired, self._acquired = self._acquired, None
         if acquired:
-            self._lock.__exit__(exc_type, exc, traceback, sys._getframe(1))
+            kind, error, traceback = exc_info
+            self._lock.__exit__(kind, error, traceback, sys._getframe(1))
 
     def __aenter__(self) -> Coroutine[Any, Any, bool]:
         return self._abegin(sys._getframe(1))
@@ -138,17 +129,12 @@ class Attempt:
             self._lock._begin_block(frame)
         return self._acquired
 
-    def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
+    def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
         acquired, self._acquired = self._acquired, None
-        return self._lock._aend_block(sys._getframe(1), exc) if acquired else _nothing()
+        return self._lock._aend_block(sys._getframe(1), exc_info[1]) if acquired else _nothing()
 
     def _blocking(self) -> bool | None:
-        """Return what acquire() is told: to wait only if the lock was told for how long."""
+        """Return acquire()'s ``blocking``: it waits only if the lock has a ``timeout``."""
         if self._acquired is not None:
             raise LockError(f"{self._lock!r}: call attempt() anew for each block")
         return False if self._lock._options.timeout is None else None

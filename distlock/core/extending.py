@@ -15,7 +15,7 @@ _PAUSE = 0.02
 
 
 def extending(hold: HeldLease, seconds: float) -> Steps[None]:
-    """Let a hold end no earlier than so many seconds from now. See Lock.extend() for the errors."""
+    """Let a hold end no earlier than ``seconds`` from now. See Lock.extend() for the errors."""
     backend, lease = hold.backend, hold.lease
     _refuse(hold, seconds)
     due = backend.calls.due()

@@ -332,7 +332,7 @@ class LockManager:
         self._renewer.lose(hold, reason)
 
     def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
-        """Note that a hold lasts for so many seconds from ``sent_at`` on, unless it has ended."""
+        """Note that a hold lasts for ``seconds`` from ``sent_at`` on, unless it has ended."""
         self._renewer.extend(hold, sent_at, seconds)
 
     def free(self, hold: HeldLease) -> None:

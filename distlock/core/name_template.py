@@ -165,7 +165,10 @@ class _Formatter(string.Formatter):
 
     def format_field(self, value: Any, spec: str) -> Any:
         if value is None:
-            raise ValueError("None does not tell one lock from another; write {…!s} if it is meant")
+            raise ValueError(
+                "None does not tell one lock from another. If it is meant, write !s after the"
+                " field, as in {kind!s}"
+            )
         return super().format_field(_one_spelling(value), spec)
 
     def convert_field(self, value: Any, conversion: Any) -> Any:

@@ -65,7 +65,7 @@ class HeldLeases:
         return list(self._holds.copy().values())
 
     def add(self, hold: HeldLease, waited: float) -> None:
-        """Note a new hold, which was waited for so many seconds, and keep its lease alive."""
+        """Note a new hold, whose acquire took ``waited`` seconds, and keep its lease alive."""
         place, hold.waited = hold.place, waited
         with self._mutex:
             if hold.named and (earlier := self._holds.get(place)):

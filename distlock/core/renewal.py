@@ -72,7 +72,7 @@ class LeaseRenewer:
         self._running.pop(hold.lease.claim.nonce, None)
 
     def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
-        """Note that a renewal for so many seconds, sent at ``sent_at``, was answered with yes."""
+        """Note that a renewal for ``seconds``, sent at ``sent_at``, was answered with yes."""
         with self.mutex:
             if not hold.ended:  # what is lost stays so
                 hold.extend(sent_at + seconds * RELIED_ON)
@@ -275,7 +275,7 @@ class LeaseRenewer:
 def _send_loss(hold: HeldLease, reason: str) -> None:
     try:
         send_loss(hold, reason)
-    except Exception:
+    except Exception:  # the others are told all the same
         _log_untold(hold)
 
 

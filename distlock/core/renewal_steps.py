@@ -60,7 +60,7 @@ class RenewalSteps:
             while line.threads < most:
                 try:
                     start(partial(self._work, key, line), "distlock-renewal")
-                except Exception:
+                except Exception:  # no more threads can be had
                     if line.threads:
                         return  # those there are will do it
                     del self._lines[key]

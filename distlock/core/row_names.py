@@ -18,14 +18,15 @@ def name_of(instance: object) -> str:
     pk = instance.pk
     if instance._state.adding or pk is None:
         raise ValueError(
-            f"instance must be saved, got a {instance._meta.label} with pk={pk!r} that is not: it"
-            " has no row to lock yet"
+            f"instance must be saved: this {instance._meta.label} with pk={pk!r} has no row to lock"
         )
     return _name(type(instance), pk)
 
 
 def names_of(queryset: QuerySet[Any], limit: int | None) -> list[str]:
     """Return the names of the locks of all rows, which are read; ValueError if they are more."""
+    if limit is None:
+        raise TypeError("a queryset needs limit=: the number of rows to lock at most")
     if (most := checked_int("limit", limit)) < 1:
         raise ValueError(f"limit must be at least 1, got {limit!r}")
     keys = [*queryset.values_list("pk", flat=True)[: most + 1]]

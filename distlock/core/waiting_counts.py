@@ -109,7 +109,7 @@ class Crowds:
     def read(cls, backend: BaseBackend, queue: LocalQueue, deadline: float | None = None) -> Self:
         """Ask a backend, if it knows who waits; ``queue`` is that of this very process.
 
-        What its store does not say is left out: a lock is shown all the same.
+        Numbers that the store cannot give are left out: the lock is shown all the same.
         """
         said: dict[tuple[str, int], Mapping[str, int]] = {}
         if backend.capabilities.waiters:

@@ -237,8 +237,9 @@ class Delivery(Block):
         queue, lease = self._queue, self._member.lease
         who = (lease.token, lease.owner) if lease else ()
         fields = log_fields(queue.using, queue.name, Kind.QUEUE, *who)
-        text, most = "%r failed, of %d attempts", queue.max_deliveries
-        thread_logger.error(text, self, most, exc_info=error, extra=fields)
+        text = "the work on item %d of %r failed in attempt %d of %d"
+        values = self.id, queue, self.attempt, queue.max_deliveries
+        thread_logger.error(text, *values, exc_info=error, extra=fields)
 
     def give_up(self) -> None:
         """Put the item back soon: nobody has seen it. The caller does not wait."""

@@ -3,8 +3,7 @@
 The directory of a log has
 
 - ``last``: the last entry: its number, what it says, who put it, when and why; and the number of
-  the first entry that is kept. It is put on the condition that nobody else has put another one: so
-  numbers come one after the other.
+  the first entry that is kept. It is put only if nobody else has put one meanwhile.
 - ``e/NUMBER``: the same of each entry that is kept, put in the same change.
 
 Who follows a Config looks at the last entry. A subscriber of a Topic looks at it, and at the next
@@ -164,7 +163,7 @@ class Config(Log):
     ) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
 
-        - ``max_age``: ask nobody if this process has seen the value so many seconds ago or less,
+        - ``max_age``: seconds. Ask nobody if this process saw the value no longer ago than that,
           by get() or by a watch. None asks, unless a watch() of this process follows the value:
           then what that has seen is returned. 0 asks in any case.
         - ``stale``: if the backend cannot be asked, return what this process has seen last, with
@@ -173,7 +172,7 @@ class Config(Log):
         LockUnavailable if it has seen none, TypeError or ValueError that names the argument.
         """
         checked_flag("stale", stale)
-        if max_age:
+        if max_age not in (None, 0):
             checked_seconds("max_age", max_age)
         known, at = _known(self.using, self.name), clock()
         lasts = 2 * self._backend.pause if stale and max_age is None else 0.0
@@ -199,8 +198,7 @@ class Config(Log):
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
           several who change the same version one succeeds. Without it the last one wins.
         - ``comment``: why, for people.
-        - ``author``: who, for people; by default what goes on here (see ``distlock.activity``), or
-          else host and process.
+        - ``author``: who; by default what goes on here (distlock.activity), or host and process.
 
         Raises StaleToken, with nothing changed, if it has another version; TypeError or ValueError
         if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
@@ -260,8 +258,7 @@ class Config(Log):
         with the value of that moment. Its errors are logged. In the child of a fork the watch goes
         on, and begins with the value as it is.
 
-        Raises TypeError unless the callback is a plain function, NotSupported where no records are
-        kept.
+        Raises TypeError unless the callback is a plain function, NotSupported without a store.
         """
         return Watch(partial(_ConfigFollower, self), callback)
 
@@ -374,9 +371,8 @@ class Topic(Log):
     def _publish(self, message: Any, *, author: str = "") -> Steps[int]:
         """Publish what JSON can say, in 64 KiB at the most; return its number.
 
-        ``author``: as for Config.set(). Raises TypeError or ValueError if it is no JSON, or too
-        large. After LockUnavailable with ``maybe_applied`` it may have been published, once, or may
-        be yet.
+        ``author`` and errors: as for Config.set(). After LockUnavailable with ``maybe_applied`` it
+        may have been published, once, or may be yet.
         """
         return int((yield from self._append({"message": message}, author)).value["number"])
 

@@ -103,7 +103,7 @@ class Queue(PagedQueue):
         - ``blocking``, ``timeout``: as of put(), counted from the commit on.
         - ``using``: the alias of the transaction's database, None for the default.
 
-        What else put() raises, ``queue.Full`` and LockUnavailable, comes out of the block of the
+        Other errors of put(), ``queue.Full`` and LockUnavailable, come out of the block of the
         transaction, which is committed then.
         """
         body = encoded_by(self._encoder or JSONEncoder, "body", body)

@@ -142,7 +142,7 @@ class PagedQueue(QueueRecords):
         - ``timeout``: seconds to search; then the page has what was found, and says where to go on.
 
         A page costs a few questions, however many items there are; a search reads each of them.
-        What moves meanwhile may be in no page. Raises ValueError for another state, and
+        An item that moves meanwhile may be in no page. Raises ValueError for another state, and
         LockUnavailable if the backend cannot be asked.
         """
         start = None if after is None else checked_int("after", after)

@@ -109,8 +109,11 @@ class LastHold:
     since: datetime
     until: datetime
     ended: str
-    #: with the file and line where it was taken, see Claim.label
     description: str = ""
+    call_site: str = ""
+
+    def __post_init__(self) -> None:
+        _split_label(self)
 
 
 class Behind(NamedTuple):
@@ -267,7 +270,7 @@ class Holder:
         return self.seats == ALL_SEATS
 
 
-def _split_label(known: Holder | LockInfo) -> None:
+def _split_label(known: Holder | LockInfo | LastHold) -> None:
     """Tell a description from a call site: backends know the two as one text."""
     if not known.call_site:
         description, call_site = split_label(known.description)

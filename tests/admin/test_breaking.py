@@ -116,7 +116,7 @@ def test_the_new_holder_is_shown_when_the_page_is_looked_at_again(
         True,
         False,
     )
-    assert "The old holder is told when it renews" in again.content.decode()
+    assert "The old holder learns of it when it renews" in again.content.decode()
 
 
 def test_what_this_process_held_is_known_to_be_lost(local, ask, confirm, taken):

@@ -115,7 +115,7 @@ def test_a_site_that_draws_its_front_page_by_itself_goes_on_to():
     assert site.index_template == "own/index.html"
 
 
-# Who may only look does not see addresses
+# A user who may only look does not see addresses
 
 
 @pytest.fixture

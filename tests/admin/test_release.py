@@ -73,14 +73,14 @@ def test_it_says_when_holders_learn_of_it(sqlite, backend_settings, settings, as
     settings.DISTLOCK = backend_settings("sqlite")
     holder("renewed", lease=27)
     text = ask("renewed").content.decode()
-    assert "1 holder is told within 10 s" in text
+    assert "1 holder learns of it within 10 s" in text
     assert "not told" not in text
     holder("not renewed", lease=3600, renew=False)
     text = ask("not renewed").content.decode()
     assert re.search("1 holder does not renew .* until the lease ends, in (59 min|1 h)", text)
-    assert "is told within" not in text
+    assert "learns of it within" not in text
     text = ask("renewed", "not renewed").content.decode()
-    assert "1 holder is told within" in text
+    assert "1 holder learns of it within" in text
     assert "1 holder does not renew" in text
 
 

@@ -157,6 +157,22 @@ class TestCommandsOfRecipes:
         ]
         assert [value.author for value in Config("limit").history()][1] == "bob"
 
+    def test_work_for_a_user_without_a_name(self, local, run, written, monkeypatch):
+        for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container with --user 12345
+        assert run("config", "set", "limit", "1").code == 0
+        assert written()[0][2] == Config("limit").get().author == f"?@{socket.gethostname()}"
+
+    def test_write_what_they_did_before_they_failed(self, local, run, written):
+        queue = Queue("mail", max_deliveries=1)
+        queue.put_many([1, 2])
+        for delivery in queue.get_many(2):
+            delivery.nack()
+        queue.resize(1)
+        assert run("queue", "retry", "mail", "--all").code == 75  # no room for the second one
+        assert written() == [("mail", "retry", USER, "Put back: 1 of 2 dead letters.")]
+
 
 class TestAFreedRow:
     """Of a database: elsewhere nothing is left of a hold."""
@@ -167,10 +183,11 @@ class TestAFreedRow:
         lock.release()
         last = Lock("stock").info().last
         assert (last.ended, last.owner.pid) == ("released", owner.pid)
-        assert last.description.startswith("count (at ")
+        assert (last.description, last.call_site[:6]) == ("count", "tests/")
         shown = run("show", "stock").out
         assert re.search(
-            rf"last owner +{owner}\n +description +count \(at .*\)\n +released at +\d", shown
+            rf"last owner +{owner}\n +description +count\n +acquired at +\S+:\d+\n +released at",
+            shown,
         )
         assert run_json("show", "stock")["locks"][0]["last"]["ended"] == "released"
 

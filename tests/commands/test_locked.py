@@ -341,8 +341,9 @@ def test_a_name_of_no_option_is_refused_before_anything_runs(local):
     class Wrong(Here):
         lock_name = "report:{account}"
 
-    with pytest.raises(ImproperlyConfigured, match=r"'account'.*options are:.*shop"):
+    with pytest.raises(ImproperlyConfigured, match=r"'account'.*options are:.*shop") as raised:
         call_command(Wrong(pytest.fail))
+    assert str(raised.value).count(__name__) == 1
 
 
 @pytest.mark.parametrize("template", ["a{", "a{}", "", " a", "a\n"])
@@ -381,6 +382,14 @@ def test_attributes_that_cannot_be_are_told_by_name(local):
         lock_at_least = 0
 
     with pytest.raises(ImproperlyConfigured, match="at_least must be .* got 0"):
+        call_command(Wrong())
+
+
+def test_so_is_a_time_limit_that_cannot_be(local):
+    class Wrong(Here):
+        lock_timeout = "5"
+
+    with pytest.raises(ImproperlyConfigured, match="timeout must be a number of seconds, not '5'"):
         call_command(Wrong())
 
 

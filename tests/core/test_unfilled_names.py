@@ -130,7 +130,9 @@ class Unsaved:
 
 
 def test_none_is_no_value_of_a_field():
-    with pytest.raises(ValueError, match=r"no name for account_id=None: .* write \{…!s\} if"):
+    with pytest.raises(
+        ValueError, match=r"no name for account_id=None: .* write !s after the field"
+    ):
         build()
 
 

@@ -1,10 +1,14 @@
 """What the tests of ``release="commit"`` share."""
 
+import warnings
+from contextlib import contextmanager
+
 from django.contrib.auth.models import Group
 
-from distlock import Lock, LockError, locks
+from distlock import Lock, LockError, ReleasedInTransaction, locks
 from distlock.core.manager import manager
 from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
 from tests.databases import ALIASES
 
 
@@ -14,6 +18,15 @@ def keeping(name, using, **more):
 
 def held_here(name):
     return [hold for hold in manager.all() if hold.lease.name.startswith(name)]
+
+
+@contextmanager
+def all_released(name):
+    """Fail if something warns of a release inside a transaction, or stays held afterwards."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReleasedInTransaction)
+        yield
+    eventually(lambda: not held_here(name))
 
 
 def free(other, name):

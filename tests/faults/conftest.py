@@ -51,6 +51,12 @@ def actor(using, loop):
         yield make
 
 
+@pytest.fixture
+def other(actor):
+    """Someone in another process, who wants the lock."""
+    return actor("process")
+
+
 def renewed(lock, meanwhile=lambda: None):
     """Wait until the lease of a held lock has been renewed; call ``meanwhile`` over and over."""
     until = lock.info().until

@@ -12,25 +12,16 @@ from django.db import connections, transaction
 from distlock import Lock, LockDeadlock, LockError, LockNotHeld, ReleasedInTransaction, locks
 from distlock.recipes import MultiLock, RWLock, Semaphore
 from tests.children import write_line
-from tests.contract.watch import eventually
 from tests.databases import ALIASES, SERVERS, publish
-from tests.faults.committing import comes_free, held_here, keeping, number
+from tests.faults.committing import all_released, comes_free, keeping, number
 
 SERVER = pytest.mark.parametrize("kind", SERVERS)
 
 
-@pytest.fixture
-def other(actor):
-    """Someone in another process, who wants the lock."""
-    return actor("process")
-
-
 @pytest.fixture(autouse=True)
 def no_warning(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ReleasedInTransaction)
+    with all_released(name):
         yield
-    eventually(lambda: not held_here(name))
 
 
 # Semaphores, read/write locks, several locks

@@ -13,12 +13,6 @@ from tests.contract.actors import PATIENCE
 pytestmark = pytest.mark.filterwarnings("ignore::distlock.ReleasedInTransaction")
 
 
-@pytest.fixture
-def other(actor):
-    """Someone in another process, who wants the lock."""
-    return actor("process")
-
-
 def can_have(other, name):
     """Whether someone else can take the lock now; a database that others may not ask is a no."""
     lock = other.lock(name)

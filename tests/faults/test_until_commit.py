@@ -4,9 +4,9 @@ import asyncio
 import gc
 import logging
 import threading
-import time
 import warnings
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group
@@ -19,23 +19,15 @@ from distlock.recipes import Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.databases import SERVERS, publish
-from tests.faults.committing import comes_free, free, held_here, keeping, number
+from tests.faults.committing import all_released, comes_free, free, held_here, keeping, number
 
 SERVER = pytest.mark.parametrize("kind", SERVERS)
 
 
-@pytest.fixture
-def other(actor):
-    """Someone in another process, who wants the lock."""
-    return actor("process")
-
-
 @pytest.fixture(autouse=True)
 def no_warning(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ReleasedInTransaction)
+    with all_released(name):
         yield
-    eventually(lambda: not held_here(name))
 
 
 # What is protected
@@ -312,8 +304,7 @@ def test_it_is_renewed_meanwhile(using, database, other, name):
     with transaction.atomic(using=database):
         with keeping(name, using, lease=1.5) as lock:
             first = lock.info().until
-        eventually(lambda: lock.info().until > first)
-        time.sleep(1.6)
+        eventually(lambda: lock.info().until > first + timedelta(seconds=1.5))
         assert not other.tries(name)
         lock.verify()
     assert other.tries(name)

@@ -131,7 +131,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; ``empty`` is said in its place if it has no rows.
+    """A table; ``empty`` is shown in its place if it has no rows.
 
     ``offers`` are for the rows that were selected, and for those on other pages. ``pages`` are the
     addresses of the page before, and of the next one.

@@ -28,7 +28,7 @@ class CommentForm(forms.Form):
 class Done:
     """That an action was done, and what the log says of it: a template and its values.
 
-    ``count`` is told to the user in place of the name, and ``why`` it was not done for all.
+    The user sees ``count`` in place of the name, and ``why`` it was not done for all.
     """
 
     log: Text

@@ -199,7 +199,7 @@ class LockKey:
 
     @property
     def holder(self) -> Holder:
-        """What the key of a holder says of that."""
+        """The holder that this key stands for."""
         return info_of(self.name, "", [self]).holders[0]
 
 

@@ -122,7 +122,7 @@ class HolderEvidence:
         return True
 
     def note_held(self, row: RowSnapshot, sent_at: float) -> None:
-        """Note that someone else has the lock, and whether it is the holder who was told before."""
+        """Note that someone else has the lock; forget a holder noted under another token."""
         holder = self._claim.refused_by
         if holder is not None:
             age = (holder.held_for or 0.0) + sent_at - max(self.held_at, self.began)
