@@ -79,9 +79,7 @@ def test_what_is_held_around_processes_stays_taken_until_they_have_ended(
     child, third, using, name, first
 ):
     """Python waits for them before or after ours, by what was imported first."""
-    program = child(
-        leave_the_work_to_a_process, using, name, env={"DJANGO_SETTINGS_MODULE": first}
-    )
+    program = child(leave_the_work_to_a_process, using, name, env={"DJANGO_SETTINGS_MODULE": first})
     assert program.line() == "works"
     assert not third.lock(name).acquire(timeout=0.4)
     program.tell()
