@@ -349,11 +349,8 @@ class LockManager:
 
         Its main thread, which calls this, has nothing left to do then, and all other threads have
         ended but daemons, whose locks stay. A program that was interrupted just before a ``with``
-        block began to release its lock, or forgot to, does not keep it for another lease. All
-        stays where processes go on that may work under it.
+        block began to release its lock, or forgot to, does not keep it for another lease.
         """
-        if fork.children_run():
-            return
         here = current_actor().liveness
         for hold in self._held.all():
             if hold.named or not hold.renews or hold.why_lost() is not None:
@@ -385,4 +382,5 @@ manager = LockManager()
 
 @fork.at_exit
 def _free_ended() -> None:
-    manager.free_ended()
+    if not fork.children_run():  # which may work under what this process holds
+        manager.free_ended()
