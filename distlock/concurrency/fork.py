@@ -26,7 +26,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from threading import TIMEOUT_MAX, get_ident
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.reentry import calls_others
@@ -101,6 +101,15 @@ def at_exit(hook: H) -> H:
 
     atexit.register(call)
     return hook
+
+
+def children_run() -> bool:
+    """Return whether processes of multiprocessing run, for which Python waits when this one ends.
+
+    It may do so after the hooks of at_exit(), and what is held around them has to last until then.
+    """
+    processes: Any = sys.modules.get("multiprocessing.process")
+    return processes is not None and bool(processes.active_children())
 
 
 def ensure_reset() -> None:

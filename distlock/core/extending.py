@@ -8,6 +8,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.core.held import ENDED, HeldLease
 from distlock.core.manager import manager
+from distlock.core.registry import not_held
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
 
 #: Seconds between two looks whether a renewal that is under way has ended.
@@ -42,6 +43,8 @@ def extending(hold: HeldLease, seconds: float) -> Steps[None]:
             backend.cleanup.add(lease.claim)
     else:
         manager.lose(hold, (yield Call(hold.why_gone, due, executor=backend.calls)))
+        # What was left is not lost: another thread of its owner's name has released it meanwhile.
+        raise hold.loss() or not_held(hold.place[0], lease.owner)
     if (loss := hold.loss()) is not None:
         raise loss
 

@@ -113,7 +113,7 @@ class HeldLease:
         self._interval = settings.renew if usual else settings.interval(claim.duration)
         #: when it is to be renewed, counted from when the last renewal was sent
         self.renew_at = lease.deadline - claim.duration * RELIED_ON + self._interval
-        #: the deadline about which the backend was asked already, once for each deadline
+        #: the end about which the backend was asked already, once for each
         self._confirmed_until: float | None = None
 
     # Who is inside
@@ -252,7 +252,7 @@ class HeldLease:
 
     def note_asked(self) -> None:
         """Note that the backend is asked for it before its end."""
-        self._confirmed_until = self.lease.deadline
+        self._confirmed_until = min(self.lease.deadline, self.time_limit)
 
     def can_be_renewed_with_others(self, now: float) -> bool:
         """Whether its renewal is due soon enough to go along with one that is due now."""

@@ -382,4 +382,5 @@ manager = LockManager()
 
 @fork.at_exit
 def _free_ended() -> None:
-    manager.free_ended()
+    if not fork.children_run():  # which may work under what this process holds
+        manager.free_ended()

@@ -1,5 +1,6 @@
 """What a process that ends in an orderly way has not released."""
 
+import multiprocessing
 import threading
 
 import pytest
@@ -58,3 +59,29 @@ def test_what_nobody_can_release_any_more_is_free_when_the_process_has_ended(
     else:
         assert lock.acquire(timeout=PATIENCE)
         lock.release()
+
+
+def work():
+    """As a process that another one has started: work until it is told that this is enough."""
+    write_line("works")
+    read_line()
+    write_line("done")
+
+
+def leave_the_work_to_a_process(using, name):
+    """As a program: end while a process works under its lock, which Python waits for."""
+    Lock(name, using=using).acquire()
+    multiprocessing.get_context("fork").Process(target=work).start()
+
+
+@pytest.mark.parametrize("first", ["tests.contract.early_settings", "tests.settings"])
+def test_what_is_held_around_processes_stays_taken_until_they_have_ended(
+    child, third, using, name, first
+):
+    """Python waits for them before or after ours, by what was imported first."""
+    program = child(leave_the_work_to_a_process, using, name, env={"DJANGO_SETTINGS_MODULE": first})
+    assert program.line() == "works"
+    assert not third.lock(name).acquire(timeout=0.4)
+    program.tell()
+    assert program.line() == "done"
+    assert program.wait(PATIENCE) == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock import Lock, LockLost
+from distlock import Lock, LockLost, LockNotHeld
 from distlock.backends.local import LocalBackend
 from tests.contract.watch import Once
 
@@ -47,3 +47,17 @@ def test_a_reason_that_cannot_be_asked_for_keeps_nobody_from_being_told(
     assert "no more files" in caplog.text
     with pytest.raises(LockLost):
         lock.release()
+
+
+def test_what_was_released_meanwhile_is_not_extended(backend, monkeypatch, in_thread):
+    """Another thread of the owner's name may release it at any moment."""
+    lock, renew = Lock("extended", owner="worker", renew=False), backend.renew
+
+    def renew_late(leases, deadline=None):
+        in_thread(lambda: Lock("extended", owner="worker").release() or True)
+        return renew(leases, deadline)
+
+    lock.acquire()
+    monkeypatch.setattr(backend, "renew", renew_late)
+    with pytest.raises(LockNotHeld):
+        lock.extend(60)

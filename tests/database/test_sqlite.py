@@ -13,7 +13,7 @@ from distlock import Lock, LockLost, locks
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
-from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.exceptions import LockError, LockUnavailable, NotSupported
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
@@ -194,8 +194,24 @@ def test_what_is_held_in_an_open_transaction_is_not_renewed(backend, database, n
     with transaction.atomic(using=database):
         lease = backend.try_acquire(claim(name))
         assert backend.renew([lease]) == {}
-        assert backend.renew([lease, other]) == {other.nonce: True}
-    assert backend.renew([lease]) == {lease.nonce: True}
+        assert backend.renew([lease, other]) == {}  # a rollback would take it back
+    assert backend.renew([lease, other]) == {lease.nonce: True, other.nonce: True}
+
+
+@pytest.mark.parametrize("how", ["extend", "enter"])
+def test_what_a_rollback_would_take_back_is_not_relied_on(
+    kind, backend_settings, settings, database, name, how
+):
+    """A hold from before the transaction is not made longer in it."""
+    settings.DISTLOCK = backend_settings(kind)
+    lock = Lock(name, lease=20, renew=False)
+    lock.acquire()
+    eventually(lambda: lock.remaining < 19.9)
+    with pytest.raises(LockError, match="transaction"), transaction.atomic(using=database):
+        lock.extend(60) if how == "extend" else lock.acquire()
+    assert lock.remaining < lock.info().remaining
+    lock.extend(60)
+    lock.release()
 
 
 def test_a_lock_in_a_rolled_back_transaction_is_lost(kind, backend_settings, settings, name):

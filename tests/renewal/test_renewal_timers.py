@@ -55,3 +55,23 @@ def test_a_log_that_fails_keeps_no_lease_from_being_renewed(
         renewed.clear()
         eventually(lambda: renewed.count("kept") > 5)
         lock.check()
+
+
+def test_a_named_owners_hold_that_is_given_up_is_asked_for_once(
+    backend_settings, settings, monkeypatch
+):
+    """Nobody renews it here any more, and it may go on in another process until it is given up."""
+    settings.DISTLOCK = backend_settings("local", LEASE=6, RENEW=0.2)
+    asked, lost, verify = [], threading.Event(), LocalBackend.verify
+
+    def note(backend, lease, *args):
+        asked.append(lease.name)
+        return verify(backend, lease, *args)
+
+    monkeypatch.setattr(LocalBackend, "verify", note)
+    options = {"owner": "worker", "on_lost": lambda lease: lost.set()}
+    taker = threading.Thread(target=Lock("given-up", at_most=0.6, **options).acquire)
+    taker.start()
+    taker.join()
+    assert lost.wait(30)
+    assert asked == ["given-up"]

@@ -18,6 +18,15 @@ from distlock.backends.testcase import blocks_of_test_case, connection_of_test_c
 from distlock.concurrency.threads import start
 
 
+def in_own_transaction(database: str) -> bool:
+    """Return whether this thread is in a transaction on SQLite, other than that of a test case."""
+    wrapper: Any = connections[database]
+    if wrapper.connection is None or not wrapper.connection.in_transaction:
+        return False
+    own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
+    return bool(own) or not wrapper.in_atomic_block
+
+
 class CallerTransaction:
     """The holds that were acquired in transactions of callers, and what became of these."""
 

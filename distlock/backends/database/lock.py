@@ -12,7 +12,7 @@ from django.db import connections
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
-from distlock.backends.database.caller_transaction import CallerTransaction
+from distlock.backends.database.caller_transaction import CallerTransaction, in_own_transaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.engines import advisory_locks_for, engine_of, refusal
@@ -182,6 +182,8 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.renew()."""
         # A row that a transaction of this process has locked can be neither renewed nor taken.
         caller, locked = self._caller, self._transactions.has_locked
+        if caller and in_own_transaction(self.database):
+            return {}  # its rollback would take back, unnoticed, what the holder relies on
         free = [
             lease
             for lease in leases

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.db import connections
-
+from distlock.backends.database.caller_transaction import in_own_transaction
 from distlock.backends.database.errors import FileLocked, NoTable, StatementFailed
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sqlite_session import CallerConnection
-from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
+from distlock.backends.testcase import connection_of_test_case
 from distlock.exceptions import LockUnavailable, NotSupported
 
 _BEFORE_IT = "Do it before the transaction begins (a view: outside of ATOMIC_REQUESTS)"
@@ -55,14 +52,7 @@ class RecordRunner(StatementRunner):
 
     @property
     def _in_own_transaction(self) -> bool:
-        """Whether this thread is in a transaction on SQLite, other than that of a test case."""
-        if self.caller is None:
-            return False
-        wrapper: Any = connections[self.pool.database]
-        if wrapper.connection is None or not wrapper.connection.in_transaction:
-            return False
-        own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
-        return bool(own) or not wrapper.in_atomic_block
+        return self.caller is not None and in_own_transaction(self.pool.database)
 
 
 class _TestCaseConnection:

@@ -226,5 +226,7 @@ class ZooKeeperBackend(BaseBackend):
 
 @fork.at_exit
 def _close_all() -> None:
+    if fork.children_run():
+        return  # the sessions end by themselves, after this process
     for backend in list(_backends):
         backend.close()
