@@ -89,10 +89,13 @@ class NamePages:
             some = self.look(names[read : read + step])
             found += [info for info in some if matches_search(info, query.search)]
             read += step
-        full = len(found) > query.size
-        read_to = Cursor(name=names[read - 1]) if read < len(names) and not full else None
-        note = f" {read} locks were looked at for this page; the list goes on from there."
-        locks, more = tuple(found[: query.size]), full or read_to is not None
+        unread = read < len(names) and len(found) <= query.size
+        note, read_to = "", None
+        if unread and wanted:  # what other kinds have further on is shown all the same
+            note = " Not all names from here on could be looked at in time."
+        elif unread:
+            note = f" {read} locks were looked at for this page; the list goes on from there."
+            read_to = Cursor(name=names[read - 1])
+        locks, more = tuple(found[: query.size]), len(found) > query.size or unread
         locks = locks[::-1] if query.backwards else locks
-        number = len(wanted) or len(found)
-        return Page(locks, more, number, Counts(), {}, note if read_to else "", read_to)
+        return Page(locks, more, len(wanted) or len(found), Counts(), {}, note, read_to)
