@@ -188,7 +188,13 @@ def test_what_the_server_says_in_time_is_told(network):
     one_by_one = [("lock", "thread"), ("semaphore", "task"), ("writer", "thread")]
     attempts(free, 3, one_by_one)  # connects
     for names, outcome in ((held, False), (free, True)):
-        assert [one.outcome for one in attempts(names, 3, one_by_one)] == [outcome] * 3
+        for _ in range(3):  # a machine that stands still for a moment does not count
+            seen = [one.outcome for one in attempts(names, 3, one_by_one)]
+            assert (not outcome) not in seen
+            if seen == [outcome] * 3:
+                break
+        else:
+            raise AssertionError(seen)
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
