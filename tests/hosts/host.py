@@ -31,6 +31,9 @@ def command(program: str, port: int, options: tuple[str, ...]) -> list[str]:
         "uvicorn": f"--host {HOST} --port {port} --app-dir {_ROOT} tests.hosts.app:asgi",
         "daphne": f"--bind {HOST} --port {port} tests.hosts.app:asgi",
     }[program]
+    if "--threads" in options and program == "uwsgi":
+        # Else uWSGI uses one dictionary again and again, and now and then answers nothing.
+        own += " --wsgi-env-behaviour holy"
     return [str(_BIN / program), *options, *own.split()]
 
 
