@@ -342,12 +342,14 @@ class BaseLock(BlockLock):
         if not await self.aacquire():
             raise self._busy(self._options)
 
-    def _leave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+    def _leave_block(
+        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
+    ) -> None:
         try:
             if soon:
                 manager.release_soon(self._key, owner, self)
             else:
-                self._leave(owner, owner.key == self._current_owner.key)
+                self._leave(owner, warns=is_here)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise

@@ -46,7 +46,8 @@ class BlockLock:
         current, closed = self._current_owner, exc_type is GeneratorExit
         owner, by_itself = self._blocks.end(frame or sys._getframe(1), current)
         elsewhere = not by_itself and must_leave_elsewhere(closed=closed)
-        self._leave_block(owner, exc, elsewhere or (closed and owner != current))
+        is_here = owner.key == current.key
+        self._leave_block(owner, exc, elsewhere or (closed and owner != current), is_here)
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
@@ -79,8 +80,13 @@ class BlockLock:
     async def _aenter(self) -> None:
         """See _enter()."""
 
-    def _leave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
-        """Leave it once; ``soon``: without waiting for anything, for an owner who is gone."""
+    def _leave_block(
+        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
+    ) -> None:
+        """Leave it once; ``soon``: without waiting for anything, for an owner who is gone.
+
+        ``is_here``: whether the owner is the current one.
+        """
 
     async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
         """See _leave_block()."""

@@ -253,7 +253,9 @@ class MultiLock(BlockLock):
         if (busy := await self._aacquire(None, None)) is not None:
             raise busy._busy(self._options)
 
-    def _leave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+    def _leave_block(
+        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
+    ) -> None:
         if soon:
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
