@@ -308,7 +308,11 @@ def test_a_request_in_a_transaction_releases_all_the_same(
     publish("default", {"ATOMIC_REQUESTS": True})
     try:
         (lock,) = taken("one")
-        assert confirm(ask("one")).said[0].startswith("1 lock was released")
+        for _ in range(3):  # the disk of a busy machine may stand still for two seconds
+            (said,) = confirm(ask("one")).said
+            if "could not be asked" not in said:
+                break
+        assert said.startswith("1 lock was released")
         assert locks["default"].inspect("one").state is State.FREE
     finally:
         publish("default", {"ATOMIC_REQUESTS": False})
