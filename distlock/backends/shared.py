@@ -119,7 +119,7 @@ class SharedBackend(BaseBackend):
         any change. So one who leaves wakes one, however many wait. The first one of each process
         looks by itself, too: those in front of it may be gone.
 
-        Who keeps its place (see Claim) gets None when it has looked by itself.
+        A caller that keeps its place (see Claim) gets None when it has looked by itself.
         """
         directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str | None]()
         began, known_until = clock(), self.calls.due()
@@ -164,7 +164,7 @@ class SharedBackend(BaseBackend):
     def patience(self, passed_over: int) -> float:
         """Return the seconds that one may take to come when so many before it were passed over.
 
-        Whoever comes after such a one is told of nothing, and looks by itself.
+        A caller behind one of these gets no wake-up, and looks by itself.
         """
         return _PATIENCE + (self.pause_behind(passed_over) if passed_over else 0.0)
 

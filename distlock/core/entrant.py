@@ -1,4 +1,4 @@
-"""Who is inside a hold, and by which options."""
+"""One thread or task inside a hold, with its options."""
 
 from __future__ import annotations
 

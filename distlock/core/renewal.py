@@ -275,7 +275,7 @@ class LeaseRenewer:
 def _send_loss(hold: HeldLease, reason: str) -> None:
     try:
         send_loss(hold, reason)
-    except Exception:  # the others are told all the same
+    except Exception:  # the losses of other holds must still be reported
         _log_untold(hold)
 
 

@@ -60,7 +60,7 @@ class RenewalSteps:
             while line.threads < most:
                 try:
                     start(partial(self._work, key, line), "distlock-renewal")
-                except Exception:  # no more threads can be had
+                except Exception:  # RuntimeError or MemoryError: no thread can be started
                     if line.threads:
                         return  # those there are will do it
                     del self._lines[key]

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def holder(self) -> Holder | None:
-        """Who has the lock; None if it is free."""
+        """The holder of the lock; None if it is free."""
         holders = () if self.expired else info_of(self, "").holders
         return holders[0] if holders else None
 
