@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger, warn_if_threads_stand_still
+from distlock.concurrency.wait_queue import WaitQueue
 
 Action = Callable[[], object]
 
@@ -55,7 +56,7 @@ class Timers:
         #: Who pops an action from here is the one who calls or cancels it.
         self._actions: dict[Timer, Action] = {}
         #: Takes the times for which the thread is to wake up; None while there is no thread.
-        self._wakeups: SimpleQueue[float] | None = None
+        self._wakeups: WaitQueue[float] | None = None
         #: Who adds a timer that is due earlier than this has to wake the thread.
         self._wakes_at = math.inf
 
@@ -80,7 +81,7 @@ class Timers:
         wakeups = self._wakeups
         if wakeups is None:
             # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups = self._wakeups = SimpleQueue()
+            wakeups = self._wakeups = WaitQueue()
             try:
                 start(self._run, "distlock-timers", wakeups)
             except BaseException:
@@ -90,7 +91,7 @@ class Timers:
                 raise
         wakeups.put(due)
 
-    def _run(self, wakeups: SimpleQueue[float]) -> None:
+    def _run(self, wakeups: WaitQueue[float]) -> None:
         warn_if_threads_stand_still()
         planned = math.inf
         while self._wakeups is wakeups:

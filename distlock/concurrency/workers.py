@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, Generic, TypeVar
 
 from distlock.concurrency import fork
@@ -19,6 +19,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.threads import start, start_for_callbacks
+from distlock.concurrency.wait_queue import WaitQueue
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ class WorkerThreads:
         """Have no threads and no calls: they are the parent's."""
         self._mutex = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
+        self._jobs: WaitQueue[Job[Any]] = WaitQueue()
         #: Calls that have not ended. There are as many threads, or more, up to the limit.
         self._unfinished: set[Job[Any]] = set()
 

@@ -82,7 +82,7 @@ def test_an_interrupt_is_no_failure_to_be_logged(queue, caplog):
         raise KeyboardInterrupt
 
     fail(queue, work)
-    assert not caplog.records
+    assert not [message for message in caplog.messages if queue.name in message]
     assert reason(queue).startswith("KeyboardInterrupt")
 
 

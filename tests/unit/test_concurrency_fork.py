@@ -5,8 +5,12 @@ import os
 import sys
 import threading
 import weakref
+from functools import partial
+from queue import SimpleQueue
 
 from distlock.concurrency import fork
+from distlock.concurrency.timers import call_after
+from distlock.concurrency.workers import WorkerThreads
 from tests.children import write_line
 from tests.contract.forks import fork_without_hooks
 
@@ -187,6 +191,35 @@ def end_a_child():
     fork.at_exit(lambda: write_line("ended"))
     fork.in_child(lambda: write_line("reset"))
     forked_without_hooks()
+
+
+def wait_at_many_addresses():
+    """As the threads of an application in a worker: wait in as many places as have a list."""
+    kept = []
+    for _ in range(8):
+        queues = [SimpleQueue() for _ in range(128)]
+        threads = [threading.Thread(target=queue.get) for queue in queues]
+        for thread in threads:
+            thread.start()
+        for queue, thread in zip(queues, threads, strict=True):
+            queue.put(None)
+            thread.join()
+        kept += queues
+
+
+def fork_while_our_threads_wait():
+    workers = WorkerThreads(None, "workers")
+    jobs = [workers.submit(partial(int, 7)) for _ in range(8)]
+    assert [job.take() for job in jobs if job.wait(None)] == [7] * 8
+    call_after(60, int)
+    if forked_without_hooks():
+        wait_at_many_addresses()
+        write_line("waited")
+
+
+def test_our_threads_leave_nothing_in_a_child_that_could_crash_it(child):
+    """From Python 3.13 on who waits in a SimpleQueue is in a list of the process by its address."""
+    assert child(fork_while_our_threads_wait).finish() == ["waited"]
 
 
 def test_without_hooks_of_python_all_is_reset_once_and_threads_wait_for_it(child):

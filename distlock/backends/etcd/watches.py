@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
@@ -16,6 +16,7 @@ from distlock.backends.etcd.kv import Json, after, to_bytes
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.wait_queue import WaitQueue
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
 Target: TypeAlias = tuple[str, bool, bool]
@@ -112,7 +113,7 @@ class Watches:
         self._watches: dict[int, Watch] = {}
         self._followed: dict[Target, _Followed] = {}
         #: Wakes the thread; None while there is none.
-        self._wakeups: SimpleQueue[None] | None = None
+        self._wakeups: WaitQueue[None] | None = None
 
     def add(
         self,
@@ -168,7 +169,7 @@ class Watches:
         wakeups = self._wakeups
         if wakeups is None:
             # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups = self._wakeups = SimpleQueue()
+            wakeups = self._wakeups = WaitQueue()
             try:
                 start(self._run, "distlock-etcd-watch", wakeups)
             except BaseException:  # no more threads, or an interrupt: the next one has to try again
@@ -180,7 +181,7 @@ class Watches:
 
     # On the thread
 
-    def _run(self, wakeups: SimpleQueue[None]) -> None:
+    def _run(self, wakeups: WaitQueue[None]) -> None:
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while self._wakeups is wakeups:
             _drain(wakeups)
@@ -199,7 +200,7 @@ class Watches:
                 thread_logger.exception("the stream of watches failed")
             _woken(wakeups, next(pauses))
 
-    def _goes_on(self, wakeups: SimpleQueue[None]) -> bool:
+    def _goes_on(self, wakeups: WaitQueue[None]) -> bool:
         """Let the thread end, unless a watch was added just before; who adds one later starts it.
 
         add() puts a watch, then reads ``_wakeups``. This writes ``_wakeups``, then looks for one.
@@ -211,7 +212,7 @@ class Watches:
         self._wakeups = wakeups
         return True
 
-    def _follow(self, wanted: Mapping[int, Watch], wakeups: SimpleQueue[None]) -> bool:
+    def _follow(self, wanted: Mapping[int, Watch], wakeups: WaitQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
         since: dict[Target, int] = {}
         for watch in wanted.values():
@@ -276,13 +277,13 @@ class Watches:
             thread_logger.exception("a callback for a change of %r failed", watch.key)
 
 
-def _drain(wakeups: SimpleQueue[None]) -> None:
+def _drain(wakeups: WaitQueue[None]) -> None:
     with suppress(Empty):
         while True:
-            wakeups.get_nowait()
+            wakeups.get(timeout=0.0)
 
 
-def _woken(wakeups: SimpleQueue[None], seconds: float) -> bool:
+def _woken(wakeups: WaitQueue[None], seconds: float) -> bool:
     """Wait to be woken; the wake-up stays for the one who looks for it."""
     with suppress(Empty):
         wakeups.get(timeout=seconds)

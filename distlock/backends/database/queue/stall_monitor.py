@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.queue import lock_rows
@@ -19,6 +19,7 @@ from distlock.backends.database.queue.lock_rows import LockRows, RowSnapshot
 from distlock.backends.database.queue.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.wait_queue import WaitQueue
 
 #: The longest pause between two looks: so many seconds, or this part of what the server gets for an
 #: answer, so that a silent one is noticed within that.
@@ -42,7 +43,7 @@ class StallMonitor:
         self._waiters = waiters
         self._mutex = threading.Lock()
         self._running = False
-        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: WaitQueue[None] = WaitQueue()
         self._next_look = 0.0
 
     def start(self) -> None:
