@@ -16,8 +16,6 @@ INDISPENSABLE = (
     "distlock/py.typed",
     "distlock/celery/typed_tasks.pyi",
     "distlock/migrations/0001_initial.py",
-    "distlock/migrations/0002_records.py",
-    "distlock/migrations/0003_coordination.py",
     "distlock/static/distlock/admin.css",
     "distlock/templates/admin/distlock/heldlock/list.html",
 )

@@ -1,9 +1,47 @@
-"""The table of locks."""
+"""The tables of locks, records and the audit log, and what the admin shows without a table."""
 
 from django.db import migrations, models
 
-from distlock.fields import ExactCharField, Literal
+from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.migrations._create_table import CreateTable
+
+#: What the admin shows of the coordination family: the model, its names, and the permissions beside
+#: the one to view it.
+PAGES = [
+    (
+        "Election",
+        ("election", "elections"),
+        [
+            ("appoint_leader", "Can appoint the leader of an election"),
+            ("step_down_leader", "Can ask a leader to step down"),
+        ],
+    ),
+    ("Group", ("group of processes", "groups of processes"), []),
+    (
+        "Queue",
+        ("queue", "queues"),
+        [
+            ("retry_dead_letter", "Can put dead letters back into their queue"),
+            ("release_delivery", "Can take an item of a queue back from its consumer"),
+            ("purge_queue", "Can remove all items of a queue"),
+        ],
+    ),
+    (
+        "Config",
+        ("configuration value", "configuration"),
+        [("edit_config", "Can change a configuration value, and roll it back")],
+    ),
+    (
+        "Progress",
+        ("progress report", "progress"),
+        [("cancel_progress", "Can cancel what reports its progress")],
+    ),
+    ("Barrier", ("barrier", "barriers"), []),
+    ("DoubleBarrier", ("double barrier", "double barriers"), []),
+    ("Event", ("event", "events"), []),
+    ("Topic", ("topic", "topics"), []),
+    ("Names", ("namespace", "registered names"), []),
+]
 
 
 class Migration(migrations.Migration):
@@ -69,5 +107,86 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
             ["distlock.databaselock"],
+        ),
+        CreateTable(
+            "RecordDirectory",
+            [
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("name", NoPadCharField(max_length=600)),
+                ("revision", models.BigIntegerField()),
+            ],
+            {
+                "db_table": "database_lock_directory",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=["name"], name="uiq_idx_lock_directory")
+                ],
+            },
+        ),
+        CreateTable(
+            "Record",
+            [
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("directory", models.BigIntegerField()),
+                ("name", NoPadCharField(max_length=255)),
+                ("value", ExactTextField()),
+                ("created", models.BigIntegerField()),
+                ("revision", models.BigIntegerField()),
+                ("session", NoPadCharField(max_length=32, null=True)),
+            ],
+            {
+                "db_table": "database_lock_record",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=["directory", "name"], name="uiq_idx_lock_record"
+                    )
+                ],
+                "indexes": [
+                    models.Index(fields=["session", "directory"], name="idx_lock_record_session")
+                ],
+            },
+        ),
+        CreateTable(
+            "RecordSession",
+            [
+                ("id", NoPadCharField(max_length=32, primary_key=True, serialize=False)),
+                ("duration", models.BigIntegerField()),
+                ("expires_at", models.BigIntegerField()),
+            ],
+            {"db_table": "database_lock_session", "default_permissions": ()},
+        ),
+        CreateTable(
+            "AuditEntry",
+            [
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField()),
+                ("using", ExactCharField(max_length=255)),
+                ("kind", ExactCharField(max_length=20)),
+                ("name", ExactCharField(max_length=564)),
+                ("action", ExactCharField(max_length=40)),
+                ("who", ExactCharField(max_length=255)),
+                ("text", ExactTextField()),
+            ],
+            {
+                "db_table": "database_lock_audit",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name"], name="idx_lock_audit_name")],
+            },
+        ),
+        *(
+            migrations.CreateModel(
+                model,
+                [],
+                {
+                    "verbose_name": singular,
+                    "verbose_name_plural": plural,
+                    "proxy": True,
+                    "default_permissions": ("view",),
+                    **({"permissions": permissions} if permissions else {}),
+                },
+                ["distlock.recorddirectory"],
+            )
+            for model, (singular, plural), permissions in PAGES
         ),
     ]

@@ -1,4 +1,4 @@
-"""The operation of the migrations here that makes a table."""
+"""The operation of a migration that makes a table."""
 
 from __future__ import annotations
 
