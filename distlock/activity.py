@@ -21,7 +21,7 @@ from django.core.signals import request_finished, request_started
 from distlock.concurrency import fork, work
 from distlock.concurrency.work import Work
 from distlock.types.lease import MAX_DESCRIPTION
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 
 @dataclass(slots=True, eq=False)

@@ -27,7 +27,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.types.lease import Kind, Lease, SweepResult
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 T = TypeVar("T")
 

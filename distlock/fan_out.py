@@ -23,7 +23,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.workers import Job, WorkerThreads
 from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.types.arguments import MAX_NAME, MAX_OWNER
 from distlock.types.lease import MAX_DESCRIPTION
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 if not apps.is_installed("distlock"):
     raise ImproperlyConfigured(

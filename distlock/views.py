@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.health import as_json, ping
 from distlock.recipes.candidacy import leads_here
-from distlock.types.log_fields import log_fields
+from distlock.types.lease import log_fields
 
 logger = logging.getLogger("distlock")
 

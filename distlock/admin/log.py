@@ -23,7 +23,7 @@ from distlock import audit
 from distlock.models import HeldLock
 from distlock.templatetags.distlock_admin import visible
 from distlock.types.lease import Kind
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
 

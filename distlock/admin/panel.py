@@ -16,7 +16,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from distlock.conf import locks
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 View = Callable[..., HttpResponse]
 

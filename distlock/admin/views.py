@@ -32,8 +32,8 @@ from distlock.admin.rows import KINDS, LABELS, HoldRef
 from distlock.models import HeldLock
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
-from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus, Order
+from distlock.types.values import escaped
 
 VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"

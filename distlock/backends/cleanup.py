@@ -17,7 +17,6 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
-from distlock.types.log_fields import claim_fields
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Seconds after a cancellation at which it is repeated, where a request can be under way for long:
@@ -141,7 +140,7 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    said, fields = claim.name, claim_fields(self._backend.alias, claim)
+                    said, fields = claim.name, claim.log_fields(self._backend.alias)
                     thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.

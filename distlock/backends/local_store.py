@@ -31,8 +31,8 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.timers import Timer, call_after
-from distlock.types.json_values import decoded
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
+from distlock.types.values import decoded
 
 
 @dataclass(slots=True)

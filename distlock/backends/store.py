@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
-from distlock.types.json_values import encoded
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
+from distlock.types.values import encoded
 
 #: Bytes of a value in JSON, at the most. etcd takes requests of 1.5 MiB, ZooKeeper of 1 MiB.
 MAX_VALUE = 64 * 1024

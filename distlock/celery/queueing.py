@@ -39,8 +39,7 @@ from distlock.core.queueing_owners import (
 from distlock.core.section import holder_message
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State
-from distlock.types.log_fields import log_fields
+from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State, log_fields
 from distlock.types.owners import NAMED, Liveness, current_owner
 
 logger = logging.getLogger("distlock.celery")

@@ -24,7 +24,7 @@ from distlock.commands.tables import Row as Row
 from distlock.commands.tables import table_lines
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
-from distlock.types.printable import escaped as escaped
+from distlock.types.values import escaped as escaped
 
 NOTHING = "-"
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 from distlock.concurrency.work import JOB_FUNCTIONS, runs_a_job
 from distlock.types.lease import MAX_DESCRIPTION
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 #: Code between a user's line and a lock; none of it is what people look for.
 _BETWEEN = (

@@ -16,11 +16,10 @@ from distlock.concurrency.threads import thread_logger
 from distlock.core.held import BROKEN, HANDED_OVER, HeldLease
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Lease
-from distlock.types.log_fields import lease_fields
 
 logger = logging.getLogger("distlock")
 
-#: The ``extra`` of a record of the log, see types.log_fields; None for what a lease says.
+#: The ``extra`` of a record of the log, see log_fields(); None for what a lease says.
 Fields: TypeAlias = Mapping[str, Any] | None
 
 _VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
@@ -97,7 +96,7 @@ def log_unreleased(hold: HeldLease, call_site: str) -> None:
 def _log(signal: Signal, backend: BaseBackend, lease: Lease, fields: Fields) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
     if logger.isEnabledFor(level):
-        extra = fields or lease_fields(backend.alias, lease)
+        extra = fields or lease.log_fields(backend.alias)
         logger.log(level, "%s %s", _VERBS[signal], _described(lease, backend), extra=extra)
 
 

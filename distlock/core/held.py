@@ -12,7 +12,6 @@ from distlock.concurrency.clock import clock, left
 from distlock.core.entrant import Entrant, OnLost
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
-from distlock.types.log_fields import lease_fields
 from distlock.types.owners import NAMED, Liveness
 
 #: Alias, name, and what else tells apart locks of one name, or the owner's key if that is named.
@@ -348,7 +347,7 @@ class HeldLease:
     def log_fields(self) -> dict[str, Any]:
         """Return the ``extra`` of a record of the log about this hold."""
         held = clock() - self.acquired_at
-        return lease_fields(self.backend.alias, self.lease, self.waited, held)
+        return self.lease.log_fields(self.backend.alias, self.waited, held)
 
     def why_lost(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""

@@ -8,7 +8,7 @@ from distlock.backends.base import BaseBackend
 from distlock.types.arguments import checked_label
 from distlock.types.lease import MAX_DESCRIPTION, LockInfo, State
 from distlock.types.owners import NAMED
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 #: The names of all queueing locks begin with this, so that no running task has the same lock.
 PREFIX = "queueing:"

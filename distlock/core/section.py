@@ -12,7 +12,7 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 F = TypeVar("F", bound=Callable[..., Any])
 

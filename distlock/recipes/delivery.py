@@ -23,8 +23,7 @@ from distlock.recipes.queue_items import MOST_REASON, QueueItem, reason_of, take
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import Block, twins
 from distlock.types.arguments import checked_seconds, checked_text
-from distlock.types.lease import Kind, Lease
-from distlock.types.log_fields import log_fields
+from distlock.types.lease import Kind, Lease, log_fields
 
 
 class Delivery(Block):

@@ -17,9 +17,8 @@ from distlock.backends.store import Change, Delete, Exists, Put, Record, RecordS
 from distlock.core.call_site import shortened
 from distlock.recipes.recipe import checked_json
 from distlock.recipes.semaphore import checked_count
-from distlock.types.json_values import Unreadable, encoded
 from distlock.types.lease import Kind, Owner
-from distlock.types.printable import escaped
+from distlock.types.values import Unreadable, encoded, escaped
 
 #: What the keys of records begin with.
 TAIL = "tail"

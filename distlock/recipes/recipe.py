@@ -23,8 +23,8 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
-from distlock.types.json_values import check_value, plain, shortened
 from distlock.types.lease import Kind
+from distlock.types.values import check_value, plain, shortened
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext, ngettext, pgettext
 
 from distlock.commands.output import moment
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 register = template.Library()
 

@@ -8,7 +8,7 @@ from django import template
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.admin.overview import health
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 register = template.Library()
 

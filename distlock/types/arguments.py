@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
+from distlock.types.values import check_value, shortened
 
 #: The column's width; four bytes a character still fit the index of every supported database.
 MAX_NAME = 564

@@ -45,15 +45,6 @@ class Kind(StrEnum):
     PROGRESS = "progress"
 
 
-_LABEL = re.compile(r"(?:(.*) )?\(at ([^()]+:\d+)\)", re.DOTALL)
-
-
-def split_label(label: str) -> tuple[str, str]:
-    """Return the description and the call site of a label, see Claim.label; "" for none."""
-    match = _LABEL.fullmatch(label) if label.endswith(")") else None
-    return (match[1] or "", match[2]) if match else (label, "")
-
-
 #: the kinds that are held as a lock is
 LOCK_KINDS = (Kind.LOCK, Kind.SEMAPHORE, Kind.RWLOCK)
 
@@ -101,8 +92,26 @@ class Waiting(Owner):
     waited: float | None = field(default=None, compare=False)
 
 
+#: A description and a call site, as backends store them in one text; see Claim.label.
+_LABEL = re.compile(r"(?:(.*) )?\(at ([^()]+:\d+)\)", re.DOTALL)
+
+
+class _Labelled:
+    """What backends tell with a description, which is split from the call site."""
+
+    __slots__ = ()
+    description: str
+    call_site: str
+
+    def __post_init__(self) -> None:
+        label = self.description
+        if not self.call_site and label.endswith(")") and (match := _LABEL.fullmatch(label)):
+            object.__setattr__(self, "description", match[1] or "")
+            object.__setattr__(self, "call_site", match[2])
+
+
 @dataclass(frozen=True, slots=True)
-class LastHold:
+class LastHold(_Labelled):
     """Who had a free lock last, and how that ended: "released", "expired" (swept) or "broken"."""
 
     owner: Owner
@@ -111,9 +120,6 @@ class LastHold:
     ended: str
     description: str = ""
     call_site: str = ""
-
-    def __post_init__(self) -> None:
-        _split_label(self)
 
 
 class Behind(NamedTuple):
@@ -184,6 +190,10 @@ class Claim:
         """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
         return Lease(self, token, sent_at + self.duration * RELIED_ON)
 
+    def log_fields(self, backend: str) -> dict[str, Any]:
+        """See log_fields(), about this request for a lock."""
+        return log_fields(backend, self.name, self.kind, None, self.owner)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -231,6 +241,11 @@ class Lease:
         """Return the same lease, to be renewed for so many seconds."""
         return Lease(replace(self.claim, duration=seconds), self.token, self.deadline)
 
+    def log_fields(self, backend: str, *seconds: float | None) -> dict[str, Any]:
+        """See log_fields(), about this lease."""
+        claim = self.claim
+        return log_fields(backend, claim.name, claim.kind, self.token, claim.owner, *seconds)
+
 
 class State(StrEnum):
     """What a backend says of a lock at the moment it is asked."""
@@ -241,7 +256,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(_Labelled):
     """One of those who hold a lock; None stands for what the backend does not know.
 
     The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
@@ -261,28 +276,17 @@ class Holder:
     seats: int = 1
     call_site: str = ""
 
-    def __post_init__(self) -> None:
-        _split_label(self)
-
     @property
     def writes(self) -> bool:
         """Whether it is the writer of a read/write lock."""
         return self.seats == ALL_SEATS
 
 
-def _split_label(known: Holder | LockInfo | LastHold) -> None:
-    """Tell a description from a call site: backends know the two as one text."""
-    if not known.call_site:
-        description, call_site = split_label(known.description)
-        object.__setattr__(known, "description", description)
-        object.__setattr__(known, "call_site", call_site)
-
-
 _OF_A_HOLDER = [each.name for each in fields(Holder)]
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo:
+class LockInfo(_Labelled):
     """What a backend knows of one lock, by the backend's own clock (etcd: by the holder's).
 
     ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
@@ -336,9 +340,6 @@ class LockInfo:
     behind: tuple[Behind, ...] = ()
     last: LastHold | None = None
 
-    def __post_init__(self) -> None:
-        _split_label(self)
-
     @property
     def waiting(self) -> int | None:
         """How many threads and tasks wait; None where the backend does not know who waits."""
@@ -379,3 +380,25 @@ class SweepResult:
 
     expired: int = 0
     removed: int = 0
+
+
+#: What records of the log say of a lock, as attributes of their own: see docs/locks.md. None is one
+#: that logging.LogRecord has. They never change: people's filters, formatters and alerts know them.
+LOG_FIELDS = ("lock", "kind", "backend", "token", "owner", "waited", "held")
+
+
+def log_fields(
+    backend: str,
+    lock: str | None = None,
+    kind: Kind | None = None,
+    token: int | None = None,
+    owner: Owner | None = None,
+    *seconds: float | None,
+) -> dict[str, Any]:
+    """Return the ``extra`` of a record; None stands for what is not known or does not apply.
+
+    ``backend`` is its alias. ``seconds`` are for how many it was waited for and held.
+    """
+    waited, held = [one and round(one, 6) for one in seconds or (None, None)]
+    who, what = owner and str(owner), kind and kind.value
+    return dict(zip(LOG_FIELDS, (lock, what, backend, token, who, waited, held), strict=True))

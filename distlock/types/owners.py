@@ -60,7 +60,7 @@ class Actor(NamedTuple):
     work: Work | None = None
 
 
-class _Known(NamedTuple):
+class _KnownActor(NamedTuple):
     process: str
     label: str
     serial: int
@@ -77,7 +77,7 @@ def current_actor(name: str | None = None) -> Actor:
     else:
         strand = current_strand()
         work = work_on(strand)
-        known: _Known | None = strand.known if work is None else work.known
+        known: _KnownActor | None = strand.known if work is None else work.known
         # Nearly every call is of a thread and a piece that have been here before. A fork changes
         # the nonce, and anyone may rename a thread.
         label = threading.current_thread().name
@@ -89,10 +89,10 @@ def current_actor(name: str | None = None) -> Actor:
     return actor._replace(owner=_owner(f"{NAMED}{name}", actor.owner.thread))
 
 
-def _known(strand: Strand, work: Work | None, label: str) -> _Known:
+def _known(strand: Strand, work: Work | None, label: str) -> _KnownActor:
     """Return who a thread is in a piece of work; None stands for what is outside of all."""
     bearer = strand if work is None else work
-    known: _Known | None = bearer.known
+    known: _KnownActor | None = bearer.known
     serial = next(_serials) if known is None else known.serial
     within: tuple[str, ...] = ()
     if work is not None:
@@ -100,7 +100,7 @@ def _known(strand: Strand, work: Work | None, label: str) -> _Known:
         within = (outer.key, *outer.within)
     owner = _owner(f"{_process_nonce}:{serial}", label, within)
     actor = Actor(owner, _liveness_of(strand, work), work)
-    bearer.known = known = _Known(_process_nonce, label, serial, actor)
+    bearer.known = known = _KnownActor(_process_nonce, label, serial, actor)
     return known
 
 

@@ -10,7 +10,7 @@ import pytest
 from distlock import Lock, locks
 from distlock.recipes import Semaphore
 from distlock.signals import lock_acquired
-from distlock.types.log_fields import FIELDS
+from distlock.types.lease import LOG_FIELDS
 from tests.contract.watch import Once, eventually, in_line
 
 ALIAS = "default"
@@ -28,12 +28,12 @@ def records(caplog, local):
 
 
 def fields(record):
-    return {name: getattr(record, name) for name in FIELDS}
+    return {name: getattr(record, name) for name in LOG_FIELDS}
 
 
 def test_no_field_hides_what_logging_says_itself():
     record = logging.LogRecord("x", logging.INFO, "x.py", 1, "x", None, None)
-    assert not set(FIELDS) & {*vars(record), "message", "asctime"}
+    assert not set(LOG_FIELDS) & {*vars(record), "message", "asctime"}
 
 
 def test_an_acquire_and_a_release_have_all_of_them(records):

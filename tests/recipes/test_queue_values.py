@@ -10,8 +10,8 @@ from distlock import locks
 from distlock.backends.seats import directory_of
 from distlock.backends.store import MAX_VALUE, Put
 from distlock.recipes import Config, Group, Queue, Topic
-from distlock.types.json_values import MAX_DEPTH
 from distlock.types.lease import Kind
+from distlock.types.values import MAX_DEPTH
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_queue import bodies
 

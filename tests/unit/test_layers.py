@@ -15,7 +15,7 @@ PACKAGE = Path(distlock.__file__).parent
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
     ["exceptions", "concurrency", "typed"],
-    ["types.printable", "types.json_values", "fields", "signals"],
+    ["fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.testcase", "backends.open_transactions", "backends.durable"],
     ["backends.blocking_calls", "backends.store", "backends.paging", "backends.tls"],

@@ -28,7 +28,7 @@ from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.fan_out import call_backends, one_line
 from distlock.types.arguments import MAX_NAME, checked_name
-from distlock.types.printable import escaped
+from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
 

@@ -46,9 +46,9 @@ from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable
-from distlock.types.json_values import decoded
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
+from distlock.types.values import decoded
 
 #: Sessions, records or rows in one statement.
 _BATCH = 400

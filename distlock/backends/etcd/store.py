@@ -53,8 +53,8 @@ from distlock.backends.store import (
     Snapshot,
 )
 from distlock.concurrency.pending import Pending
-from distlock.types.json_values import decoded
 from distlock.types.lease import RELIED_ON, SweepResult
+from distlock.types.values import decoded
 
 #: Seconds; etcd grants no shorter lease.
 _SHORTEST_LEASE = 2

@@ -19,7 +19,7 @@ from typing import Any
 
 from distlock.backends.store import Put, Record
 from distlock.backends.zookeeper.tree import escaped, unescaped
-from distlock.types.json_values import Unreadable, decoded
+from distlock.types.values import Unreadable, decoded
 
 #: The node of all directories. An escape has hexadecimal digits, so this is nobody's name.
 RECORDS = "%records"

@@ -1,4 +1,4 @@
-"""Values as JSON: what is refused because it could not be read again, and what cannot be read."""
+"""Values of unknown origin: as JSON that can be read again, and shown in a safe message."""
 
 from __future__ import annotations
 
@@ -103,3 +103,22 @@ def _is_deeper(text: str, most: int) -> bool:
         elif mark in "]}":
             depth -= 1
     return False
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` with each unprintable character written as an escape of Python and of bash.
+
+    Escape sequences could rewrite a terminal's screen, line breaks forge a line of a log, and
+    bidirectional controls make one name look like another.
+    """
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character.isprintable():
+        return character
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    # Bash reads \xa0 as a byte, and \u00a0 as the character.
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
