@@ -115,7 +115,7 @@ class RecordDirectory(models.Model):
         return escaped(self.name)
 
 
-class Record(models.Model):
+class DatabaseRecord(models.Model):
     """A record: ``value`` is JSON, ``session`` the id of the session it is bound to, if any."""
 
     id = models.BigAutoField(primary_key=True)
@@ -161,13 +161,13 @@ class RecordSession(models.Model):
 # but each has pages, permissions, and entries in the admin's log.
 
 
-class _Pages:
+class _PageMeta:
     proxy = True
     default_permissions = ("view",)
 
 
 class Election(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("election")
         verbose_name_plural = _("elections")
         permissions = [
@@ -177,13 +177,13 @@ class Election(RecordDirectory):
 
 
 class Group(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("group of processes")
         verbose_name_plural = _("groups of processes")
 
 
 class Queue(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         permissions = [
@@ -194,44 +194,44 @@ class Queue(RecordDirectory):
 
 
 class Config(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("configuration value")
         verbose_name_plural = _("configuration")
         permissions = [("edit_config", _("Can change a configuration value, and roll it back"))]
 
 
 class Progress(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("progress report")
         verbose_name_plural = _("progress")
         permissions = [("cancel_progress", _("Can cancel what reports its progress"))]
 
 
 class Barrier(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("barrier")
         verbose_name_plural = _("barriers")
 
 
 class DoubleBarrier(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("double barrier")
         verbose_name_plural = _("double barriers")
 
 
 class Event(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("event")
         verbose_name_plural = _("events")
 
 
 class Topic(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
 
 
 class Names(RecordDirectory):
-    class Meta(_Pages):
+    class Meta(_PageMeta):
         verbose_name = _("namespace")
         verbose_name_plural = _("registered names")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from distlock.celery.execution import SKIPPED
 from distlock.celery.queueing import AlreadyQueued
-from distlock.celery.results import SKIPPED, LockedResult
-from distlock.celery.task import LockedTask, locked_task
+from distlock.celery.task import LockedResult, LockedTask, locked_task
 
 __all__ = ["SKIPPED", "AlreadyQueued", "LockedResult", "LockedTask", "locked_task"]

@@ -10,13 +10,14 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NoReturn
 
+from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from distlock.activity import activity
 from distlock.celery import queueing
-from distlock.celery.publishing import RunningTask, lifetime, running_task
-from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
-from distlock.celery.task_options import TERMINATE, TaskOptions, backend_of
+from distlock.celery.messages import HEADER, LockHeader, RunningTask, lifetime, running_task
+from distlock.celery.queueing import QueueLockHandle
+from distlock.celery.task_options import TERMINATE, backend_of
 from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
 from distlock.core.run_under import busy_error, run_under
@@ -34,6 +35,12 @@ from distlock.types.lease import Kind, log_fields
 from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock.celery")
+
+#: The state of a task that was not run because its lock was busy. For Celery it has succeeded: its
+#: result is there, chains go on and chords are complete, which no state of another name would give.
+SKIPPED = "SKIPPED"
+#: A traceback that begins with this tells that a task was skipped, and why.
+SKIPPED_MARK = f"{SKIPPED}: "
 
 
 class NotRequeued(Reject, Ignore):  # type: ignore[misc]
@@ -112,7 +119,7 @@ class TaskExecution(RunningTask):
                 lock.claim_nonce = ""
                 self.lock = lock
                 name, using, token = lock.name, lock.using, lock.token
-                kind = _kind(options)
+                kind = options.kind
                 logger.info(
                     "Task %s runs under %s %r on %r, token %s", self, kind, name, using, token,
                     extra=log_fields(using, name, kind, token, current_owner()),
@@ -125,7 +132,7 @@ class TaskExecution(RunningTask):
                     lock,
                     partial(self._acquire, lock),
                     locked_body,
-                    partial(_on_leave_error, lock, _kind(options)),
+                    partial(_on_leave_error, lock, options.kind),
                 )
             except Skipped:
                 return options.busy_result
@@ -157,9 +164,7 @@ class TaskExecution(RunningTask):
     def _acquire(self, lock: BaseLock) -> None:
         """Take the lock; raise Skipped, Retry, LockBusy, LockUnavailable or ValueNotAgreed."""
         options = self.task.locking
-        seconds = options.waits
-        if options.on_busy == "retry" and not self._requeueable:
-            seconds = options.longest_delay  # as long as it would have been requeued
+        seconds = options.patience(self._requeueable)
         try:
             if lock.acquire(seconds is not None, seconds):
                 return
@@ -200,7 +205,7 @@ class TaskExecution(RunningTask):
             return
         reason = str(error)
         if isinstance(error, LockUnavailable):
-            where = f"{_kind(options)} {lock.name!r} on {lock.using!r}"
+            where = f"{options.kind} {lock.name!r} on {lock.using!r}"
             reason = f"{where} cannot be asked for: {error}"
         self._event("task-unavailable", reason=reason, times=times)
         self._requeue(type(error)(reason), times, replace(self.header, unavailable=times))
@@ -269,9 +274,8 @@ class TaskExecution(RunningTask):
             return bool(error.requeue)
         if isinstance(error, Retry):
             return bool(self.request.is_eager)
-        if isinstance(error, (SystemExit, KeyboardInterrupt)):
-            return bool(self.task.acks_late)  # the worker is being shut down
-        return False
+        shuts_down = isinstance(error, (SystemExit, KeyboardInterrupt))
+        return shuts_down and bool(self.task.acks_late)
 
 
 def _timeout(busy: LockBusy, how_long: str) -> LockTimeout:
@@ -280,13 +284,38 @@ def _timeout(busy: LockBusy, how_long: str) -> LockTimeout:
     return error
 
 
-def _kind(options: TaskOptions) -> Kind:
-    return Kind.LOCK if options.slots is None else Kind.SEMAPHORE
-
-
 def _on_leave_error(lock: BaseLock, kind: Kind, error: LockError) -> None:
     if not isinstance(error, LockUnavailable):
         raise error
     # The task's work is done, so this is no failure of the task.
     text, fields = "lock %r is freed after its task, or when its lease ends: %s", (lock.name, kind)
     logger.warning(text, lock.name, error, extra=log_fields(lock.using, *fields))
+
+
+class SkippedBackend:
+    """A result backend for the one request that was skipped: it stores why along with the result.
+
+    Celery stores a result with its state in one go, after the task has returned; what is stored
+    before or later would be lost, or refused.
+    """
+
+    def __init__(self, backend: Any, reason: str) -> None:
+        self._backend = backend
+        self._traceback = SKIPPED_MARK + reason
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def mark_as_done(
+        self, task_id: str, result: Any, request: Any = None, store_result: bool = True
+    ) -> None:
+        """See celery.backends.base.Backend.mark_as_done()."""
+        if store_result:
+            self._backend.store_result(
+                task_id,
+                result,
+                states.SUCCESS,
+                traceback=self._traceback,
+                request=request,
+            )
+        self._backend.mark_as_done(task_id, result, request=request, store_result=False)

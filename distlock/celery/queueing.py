@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 from celery import states
@@ -43,9 +42,6 @@ from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State, log
 from distlock.types.owners import NAMED, Liveness, current_owner
 
 logger = logging.getLogger("distlock.celery")
-
-#: The message header with all that this package adds to a task's message.
-HEADER = "distlock"
 
 #: How often a lock may be free again by the time its backend is asked who has it.
 _TRIES = 10
@@ -97,48 +93,6 @@ class QueueLockHandle:
         """Log something of this hold; ``text`` begins with a place for its name."""
         fields = log_fields(self.using, self.name, Kind.LOCK, self.token)
         logger.log(level, text, self.name, *args, extra=fields, stacklevel=2)
-
-
-@dataclass(frozen=True, slots=True)
-class LockHeader:
-    """The message header of the task ``task_id``.
-
-    In a message it is a dict of these fields.
-
-    - ``busy``: how often the task was requeued because its lock was busy.
-    - ``unavailable``: how often in a row it was requeued after that because the backend of its lock
-      could not be asked.
-    - ``queue_lock``: the hold of its queueing lock.
-
-    The worker that receives the message adds the rest:
-
-    - ``claim_nonce``, ``queue_claim_nonce``: the nonces of the claims that are made for this
-      delivery, on the running lock and on the queueing lock. The worker's main process cancels
-      these claims if the process of the task dies.
-    - ``events``: whether the worker sends events.
-    """
-
-    task_id: str
-    busy: int = 0
-    unavailable: int = 0
-    queue_lock: QueueLockHandle | None = None
-    claim_nonce: str = ""
-    queue_claim_nonce: str = ""
-    events: bool = False
-
-    @classmethod
-    def read(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
-        """Return the header of this task; None if there is none, or it is another task's.
-
-        A task may publish another one with its own headers. Then this header is among them, too.
-        """
-        found = (headers or {}).get(HEADER)
-        if not isinstance(found, Mapping) or found.get("task_id") != task_id:
-            return None
-        # A message of a newer version may have more fields.
-        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
-        handle = known.get("queue_lock")
-        return cls(**{**known, "queue_lock": QueueLockHandle(**handle) if handle else None})
 
 
 @async_unsafe(

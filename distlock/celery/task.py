@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from celery import shared_task
+from celery import shared_task, states
 from celery.app.task import Task
 from celery.contrib.django.task import DjangoTask
+from celery.result import AsyncResult
 from django.utils.asyncio import async_unsafe
 
-from distlock.celery import queueing, worker
-from distlock.celery.execution import TaskExecution
-from distlock.celery.publishing import publish, running_task
-from distlock.celery.received_arguments import ReceivedArguments
-from distlock.celery.results import LockedResult, SkippedBackend
+from distlock.celery import queueing
+from distlock.celery.execution import SKIPPED, SKIPPED_MARK, SkippedBackend, TaskExecution
+from distlock.celery.messages import publish, running_task
 from distlock.celery.task_options import (
     NAMES,
     OF_LOCK,
     OnQueued,
     OnUnavailable,
+    ReceivedArguments,
     TaskOnBusy,
     TaskOptions,
     Terminate,
@@ -33,14 +34,17 @@ from distlock.celery.task_options import (
 from distlock.core.entrant import OnLost
 from distlock.core.name_template import CallName, Template
 from distlock.core.queueing_owners import PREFIX
-from distlock.exceptions import LockNotHeld
+from distlock.exceptions import LockError, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import Progress
+from distlock.recipes.report import Report
 from distlock.recipes.slots import Slots
 from distlock.types.arguments import Release
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
+
+logger = logging.getLogger("distlock.celery")
 
 _NOT_BOUND: Any = False
 #: An option that was not given is as the base class has it.
@@ -56,6 +60,58 @@ _NAMED = (
 )
 
 
+class LockedResult(AsyncResult):  # type: ignore[misc]
+    """An ``AsyncResult`` whose ``state`` is ``"SKIPPED"`` for a task that was skipped."""
+
+    #: the task, where it is known
+    task: Any = None
+
+    def revoke(self, *args: Any, **kwargs: Any) -> None:
+        """See AsyncResult.revoke(). The next call does not find this one queued any more.
+
+        This reads all queueing locks of the task's backend.
+        """
+        super().revoke(*args, **kwargs)
+        if self.task is None or self.task.queueing_name is None:
+            return
+        try:
+            queueing.unqueue_task(queueing_backend(self.task.name, self.task.locking), self.id)
+        except LockError as error:
+            logger.warning("the queueing lock of task %s is freed later: %s", self.id, error)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the task was not run, because its lock was busy."""
+        return self.state == SKIPPED
+
+    @property
+    def state(self) -> str:
+        """See AsyncResult.state."""
+        meta = self._get_task_meta()
+        if meta["status"] == states.SUCCESS and str(meta.get("traceback")).startswith(SKIPPED_MARK):
+            return SKIPPED
+        return str(meta["status"])
+
+    status = state
+
+    def progress(self) -> Report | None:
+        """Return how far the task is, with ``progress=True``; None if it has not begun.
+
+        LockUnavailable if the backend cannot be asked; TypeError without that option.
+        """
+        if self.task is None or self.task.locking.progress is not True:
+            raise TypeError(f"task {self.name or self.id} was not made with progress=True")
+        return Progress.get(f"{self.task.name}[{self.id}]", using=self.task.locking.using)
+
+    def ready(self) -> bool:
+        """See AsyncResult.ready()."""
+        return self._get_task_meta()["status"] in self.backend.READY_STATES
+
+    def successful(self) -> bool:
+        """See AsyncResult.successful(); nothing is wrong with a task that was skipped."""
+        return bool(self._get_task_meta()["status"] == states.SUCCESS)
+
+
 class LockedTask(DjangoTask):  # type: ignore[misc]
     """The base class of tasks that do not overlap, or are not queued twice.
 
@@ -66,7 +122,7 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     """
 
     abstract = True
-    Request = "distlock.celery.worker:LockedRequest"
+    Request = "distlock.celery.messages:LockedRequest"
 
     #: the options, checked
     locking: ClassVar[TaskOptions] = TaskOptions()
@@ -288,6 +344,3 @@ def locked_task(
         return shared_task(bind=bind, base=base, **given, **options)(function)
 
     return cast("TaskMaker[Bind]", make)
-
-
-worker.connect_signals()

@@ -1,24 +1,36 @@
-"""The options of a locked task, checked when the task is made and by ``manage.py check``."""
+"""The options of a locked task, and the arguments of a call that its names are made from.
+
+Options are checked when the task is made and by ``manage.py check``.
+
+The caller and the worker must find one name for one call, however an argument was spelled: an enum
+member arrives as its value, a tuple as a list, a pydantic model as the model that Celery validates.
+So names are made from the arguments as the task's body gets them from a worker.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
+from types import CellType, FunctionType
 from typing import Any, Literal, get_args
 
+from celery.app import base as celery_base
+from celery.exceptions import SoftTimeLimitExceeded
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
+from kombu.serialization import dumps, loads
 
 from distlock.backends.base import BaseBackend
 from distlock.checks import TAG
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.entrant import OnLost
 from distlock.core.name_template import Template
-from distlock.exceptions import NotSupported
+from distlock.exceptions import LockError, NotSupported
 from distlock.recipes.slots import Slots, checked_slots
 from distlock.types.arguments import (
     Release,
@@ -27,6 +39,7 @@ from distlock.types.arguments import (
     checked_release,
     checked_seconds,
 )
+from distlock.types.lease import Kind
 
 TaskOnBusy = Literal["wait", "raise", "skip", "retry"]
 #: Seconds that "wait" waits without a ``timeout``.
@@ -36,6 +49,50 @@ Until = Literal["started", "finished"]
 OnQueued = Literal["raise", "return"]
 Terminate = Literal["terminate"]
 TERMINATE: Terminate = "terminate"
+
+
+def _checked_template(option: str, value: object) -> None:
+    if (isinstance(value, str) and value) or (value is True and option == "progress"):
+        return
+    if not callable(value) or inspect.isclass(value) or inspect.iscoroutinefunction(value):
+        raise TypeError(f"{option} must be a name or a function that returns one, not {value!r}")
+
+
+def _checked_alias(option: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{option} must be an alias of the DISTLOCK setting, not {value!r}")
+
+
+def _checked_count(option: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{option} must be a whole number or None, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{option} must be at least 1, got {value!r}")
+
+
+def _checked_on_lost(option: str, value: object) -> None:
+    if isinstance(value, str):
+        checked_choice(option, value, (TERMINATE,))
+    else:
+        checked_callback(option, value)
+
+
+#: What checks an option that is not as it is by default.
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(("lock", "queueing_lock", "progress"), _checked_template),
+    **dict.fromkeys(("timeout", "lease", "at_least", "queueing_ttl"), checked_seconds),
+    **dict.fromkeys(("busy_delay", "busy_delay_max", "unavailable_timeout"), checked_seconds),
+    **dict.fromkeys(("using", "queueing_using"), _checked_alias),
+    "on_busy": partial(checked_choice, allowed=get_args(TaskOnBusy)),
+    "on_unavailable": partial(checked_choice, allowed=get_args(OnUnavailable)),
+    "until": partial(checked_choice, allowed=get_args(Until)),
+    "on_queued": partial(checked_choice, allowed=get_args(OnQueued)),
+    "release": checked_release,
+    "busy_limit": _checked_count,
+    "on_lost": _checked_on_lost,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,58 +167,38 @@ class TaskOptions:
     queueing_using: str | None = None
 
     def __post_init__(self) -> None:
-        _checked_template("lock", self.lock)
-        _checked_template("queueing_lock", self.queueing_lock)
-        if self.progress is not True:
-            _checked_template("progress", self.progress)
-        checked_choice("on_busy", self.on_busy, get_args(TaskOnBusy))
-        checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
-        checked_choice("until", self.until, get_args(Until))
-        checked_choice("on_queued", self.on_queued, get_args(OnQueued))
-        if self.timeout is not None:
-            checked_seconds("timeout", self.timeout)
-        checked_seconds("busy_delay", self.busy_delay)
-        checked_seconds("busy_delay_max", self.busy_delay_max)
-        checked_seconds("unavailable_timeout", self.unavailable_timeout)
-        checked_seconds("queueing_ttl", self.queueing_ttl)
-        if self.lease is not None:
-            checked_seconds("lease", self.lease)
-        if self.at_least is not None:
-            checked_seconds("at_least", self.at_least)
-        if self.release is not None:
-            checked_release("release", self.release)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not option.default and option.name in _CHECKS:
+                _CHECKS[option.name](option.name, value)
         checked_slots("slots", self.slots, at_least=self.at_least)
         if self.busy_delay > self.busy_delay_max:
             raise ValueError(
                 f"busy_delay must not be longer than busy_delay_max, got {self.busy_delay!r} and"
                 f" {self.busy_delay_max!r}"
             )
-        _checked_count("busy_limit", self.busy_limit)
-        if isinstance(self.on_lost, str):
-            checked_choice("on_lost", self.on_lost, (TERMINATE,))
-        else:
-            checked_callback("on_lost", self.on_lost)
-        _checked_alias("using", self.using)
-        if self.queueing_using is not None:
-            _checked_alias("queueing_using", self.queueing_using)
 
     def delay(self, times: int) -> float:
         """Return the longest pause before a busy task is queued again for the n-th time."""
         return float(min(self.busy_delay * 2 ** min(times - 1, 60), self.busy_delay_max))
 
-    @property
-    def waits(self) -> float | None:
-        """Seconds to wait in the worker for a busy lock; None tries once."""
+    def delays(self, times: int) -> float:
+        """Return the sum of these pauses for the first ``times`` times."""
+        return sum(self.delay(each) for each in range(1, times + 1))
+
+    def patience(self, requeueable: bool) -> float | None:
+        """Return the seconds to wait in the worker for a busy lock: None tries once, -1 for ever.
+
+        A task that cannot be requeued waits for as long as it would have been.
+        """
+        if self.on_busy == "retry" and not requeueable:
+            return -1.0 if self.busy_limit is None else self.delays(self.busy_limit)
         return _WAIT if self.timeout is None and self.on_busy == "wait" else self.timeout
 
     @property
-    def longest_delay(self) -> float:
-        """The pauses of all times together; -1, which waits for ever, without a limit."""
-        return -1.0 if self.busy_limit is None else self.delays(self.busy_limit)
-
-    def delays(self, times: int) -> float:
-        """Return the pauses of so many times together."""
-        return sum(self.delay(each) for each in range(1, times + 1))
+    def kind(self) -> Kind:
+        """What kind of lock the task runs under."""
+        return Kind.LOCK if self.slots is None else Kind.SEMAPHORE
 
 
 #: The tasks that not every backend can serve, by name.
@@ -170,12 +207,10 @@ _declared: dict[str, TaskOptions] = {}
 #: The names of all options.
 NAMES = tuple(field.name for field in fields(TaskOptions))
 
-#: The options that say more of a lock, by the option that gives its name.
+#: The options that say more of a lock, by the option that gives its name, which they follow above.
 OF_LOCK = {
-    "lock": ("slots", "on_busy", "timeout", "busy_result", "busy_delay", "busy_delay_max")
-    + ("busy_limit", "on_unavailable", "unavailable_timeout", "lease", "at_least", "on_lost")
-    + ("release",),
-    "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
+    "lock": NAMES[NAMES.index("lock") + 1 : NAMES.index("using")],
+    "queueing_lock": NAMES[NAMES.index("queueing_lock") + 1 :],
 }
 
 
@@ -254,22 +289,120 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     return found
 
 
-def _checked_template(option: str, value: object) -> None:
-    if value is None or (isinstance(value, str) and value):
-        return
-    if not callable(value) or inspect.isclass(value) or inspect.iscoroutinefunction(value):
-        raise TypeError(f"{option} must be a name or a function that returns one, not {value!r}")
+#: Serializers return these as they are.
+_PLAIN = frozenset({bool, float, int, str, type(None)})
+
+#: Errors that other code raises inside of whatever runs, and that kombu wraps into one of its own.
+_INTERRUPTS = (SoftTimeLimitExceeded, LockError)
+
+#: Validates the arguments of a call and returns them.
+Validation = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def _checked_alias(option: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{option} must be an alias of the DISTLOCK setting, not {value!r}")
+class ReceivedArguments:
+    """Makes, from the arguments of a call, those that the body of a task gets in a worker.
+
+    A caller's arguments become the same as the worker's, and those of the worker stay as they are:
+
+    1. where Celery validates (``pydantic=True``), a model is dumped, as Celery does;
+    2. each value goes through the serializer of the task and back; one that the serializer refuses,
+       which only a direct or an eager call can have, stays as it is;
+    3. dictionaries get one order;
+    4. where Celery validates, it does so.
+    """
+
+    def __init__(self, task: Any, body: Callable[..., Any]) -> None:
+        """``task`` is a class of tasks, ``body`` what its callers call.
+
+        TypeError if Celery validates arguments in a way that is not known here.
+        """
+        self._task = task
+        self._signature = inspect.signature(body)
+        self._validate = _validation(body)
+
+    def __call__(
+        self, bound: inspect.BoundArguments, fields: Collection[str] | None
+    ) -> inspect.BoundArguments:
+        """Return the arguments with defaults; only ``fields`` need to be right, None for all.
+
+        Raises what the validation raises.
+        """
+        if self._validate is None:
+            bound.apply_defaults()
+            self._convert(bound, fields)
+            return bound
+        args, kwargs = bound.args, bound.kwargs
+        # Celery before 5.7 cannot send models: there is nothing to dump.
+        if dump := getattr(self._task, "_dump_pydantic_arguments", None):
+            args, kwargs = dump(args, kwargs)
+        bound = self._signature.bind(*args, **kwargs)
+        self._convert(bound, None)
+        args, kwargs = self._validate(*bound.args, **bound.kwargs)
+        bound = self._signature.bind(*args, **kwargs)
+        given = set(bound.arguments)
+        bound.apply_defaults()  # Celery does not validate these
+        self._convert(bound, bound.arguments.keys() - given)
+        return bound
+
+    def _convert(self, bound: inspect.BoundArguments, fields: Collection[str] | None) -> None:
+        for name, value in bound.arguments.items():
+            if fields is not None and name not in fields:
+                continue
+            match self._signature.parameters[name].kind:
+                case inspect.Parameter.VAR_POSITIONAL:
+                    value = tuple(map(self._received, value))
+                case inspect.Parameter.VAR_KEYWORD:
+                    value = _in_order({key: self._received(each) for key, each in value.items()})
+                case _:
+                    value = self._received(value)
+            bound.arguments[name] = value
+
+    def _received(self, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
+        serializer = self._task.serializer or self._task._get_app().conf.task_serializer
+        try:
+            kind, encoding, message = dumps(value, serializer)  # type: ignore[no-untyped-call]
+            value = loads(message, kind, encoding, accept=[kind])  # type: ignore[no-untyped-call]
+        except Exception as error:
+            for interrupt in (error, error.__context__):
+                if isinstance(interrupt, _INTERRUPTS):
+                    raise interrupt from None
+        return _in_order(value)
 
 
-def _checked_count(option: str, value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{option} must be a whole number or None, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{option} must be at least 1, got {value!r}")
+def _in_order(value: Any) -> Any:
+    """Return the value with its dictionaries in the order of their keys."""
+    if type(value) is dict:
+        return {key: _in_order(value[key]) for key in sorted(value, key=repr)}
+    if type(value) in (list, tuple):
+        return type(value)(map(_in_order, value))
+    return value
+
+
+def _validation(body: Callable[..., Any]) -> Validation | None:
+    """Return what Celery's ``pydantic=True`` does before it calls the body; None without it.
+
+    Celery has wrapped the function of the task. This is the wrapper with another function inside,
+    which returns its arguments.
+    """
+    wrapper: Any = getattr(body, "__func__", body)
+    if getattr(wrapper, "__globals__", None) is not vars(celery_base):
+        return None
+    function, cells = wrapper.__wrapped__, wrapper.__closure__
+    replaced = tuple(CellType(_given) if cell.cell_contents is function else cell for cell in cells)
+    if replaced == cells:
+        raise TypeError("pydantic=True works in another way in this version of Celery")
+    validate = FunctionType(wrapper.__code__, wrapper.__globals__, closure=replaced)
+    if wrapper is body:
+        return validate
+
+    def validate_bound(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = validate(None, *args, **kwargs)
+        return args[1:], kwargs
+
+    return validate_bound
+
+
+def _given(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs

@@ -6,7 +6,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, over
 # In `typing` from Python 3.13 on. Type checkers know it, whether it is installed or not.
 from typing_extensions import TypeVar as TypeVarWithDefault
 
-from distlock.celery.results import LockedResult
+from distlock.celery.task import LockedResult
 
 P = ParamSpec("P")
 R = TypeVar("R")

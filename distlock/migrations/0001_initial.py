@@ -1,47 +1,43 @@
 """The tables of locks, records and the audit log, and what the admin shows without a table."""
 
+from typing import Any
+
 from django.db import migrations, models
 
 from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.migrations._create_table import CreateTable
 
-#: What the admin shows of the coordination family: the model, its names, and the permissions beside
-#: the one to view it.
-PAGES = [
-    (
-        "Election",
-        ("election", "elections"),
-        [
-            ("appoint_leader", "Can appoint the leader of an election"),
-            ("step_down_leader", "Can ask a leader to step down"),
-        ],
-    ),
-    ("Group", ("group of processes", "groups of processes"), []),
-    (
-        "Queue",
-        ("queue", "queues"),
-        [
-            ("retry_dead_letter", "Can put dead letters back into their queue"),
-            ("release_delivery", "Can take an item of a queue back from its consumer"),
-            ("purge_queue", "Can remove all items of a queue"),
-        ],
-    ),
-    (
-        "Config",
-        ("configuration value", "configuration"),
-        [("edit_config", "Can change a configuration value, and roll it back")],
-    ),
-    (
-        "Progress",
-        ("progress report", "progress"),
-        [("cancel_progress", "Can cancel what reports its progress")],
-    ),
-    ("Barrier", ("barrier", "barriers"), []),
-    ("DoubleBarrier", ("double barrier", "double barriers"), []),
-    ("Event", ("event", "events"), []),
-    ("Topic", ("topic", "topics"), []),
-    ("Names", ("namespace", "registered names"), []),
-]
+#: What the admin shows of the coordination family: the names of each model.
+PAGES = {
+    "Election": ("election", "elections"),
+    "Group": ("group of processes", "groups of processes"),
+    "Queue": ("queue", "queues"),
+    "Config": ("configuration value", "configuration"),
+    "Progress": ("progress report", "progress"),
+    "Barrier": ("barrier", "barriers"),
+    "DoubleBarrier": ("double barrier", "double barriers"),
+    "Event": ("event", "events"),
+    "Topic": ("topic", "topics"),
+    "Names": ("namespace", "registered names"),
+}
+#: The permissions beside the one to view it.
+PERMISSIONS = {
+    "Election": [
+        ("appoint_leader", "Can appoint the leader of an election"),
+        ("step_down_leader", "Can ask a leader to step down"),
+    ],
+    "Queue": [
+        ("retry_dead_letter", "Can put dead letters back into their queue"),
+        ("release_delivery", "Can take an item of a queue back from its consumer"),
+        ("purge_queue", "Can remove all items of a queue"),
+    ],
+    "Config": [("edit_config", "Can change a configuration value, and roll it back")],
+    "Progress": [("cancel_progress", "Can cancel what reports its progress")],
+}
+
+
+def _text(name: str, length: int, **more: Any) -> ExactCharField:
+    return ExactCharField(name, max_length=length, default="", blank=True, **more)
 
 
 class Migration(migrations.Migration):
@@ -55,24 +51,12 @@ class Migration(migrations.Migration):
             [
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("lock", ExactCharField("name", max_length=564)),
-                (
-                    "description",
-                    ExactCharField(
-                        "description",
-                        max_length=1024,
-                        default="",
-                        blank=True,
-                        db_default=Literal(""),
-                    ),
-                ),
-                ("owner", ExactCharField("owner", max_length=201, default="", blank=True)),
-                (
-                    "nonce",
-                    ExactCharField("nonce of the hold", max_length=32, default="", blank=True),
-                ),
-                ("host", ExactCharField("host", max_length=255, default="", blank=True)),
+                ("description", _text("description", 1024, db_default=Literal(""))),
+                ("owner", _text("owner", 201)),
+                ("nonce", _text("nonce of the hold", 32)),
+                ("host", _text("host", 255)),
                 ("process", models.BigIntegerField("process", default=0)),
-                ("thread", ExactCharField("thread", max_length=255, default="", blank=True)),
+                ("thread", _text("thread", 255)),
                 ("token", models.BigIntegerField("fencing token")),
                 (
                     "lease",
@@ -124,7 +108,7 @@ class Migration(migrations.Migration):
             },
         ),
         CreateTable(
-            "Record",
+            "DatabaseRecord",
             [
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("directory", models.BigIntegerField()),
@@ -183,10 +167,10 @@ class Migration(migrations.Migration):
                     "verbose_name_plural": plural,
                     "proxy": True,
                     "default_permissions": ("view",),
-                    **({"permissions": permissions} if permissions else {}),
+                    **({"permissions": PERMISSIONS[model]} if model in PERMISSIONS else {}),
                 },
                 ["distlock.recorddirectory"],
             )
-            for model, (singular, plural), permissions in PAGES
+            for model, (singular, plural) in PAGES.items()
         ),
     ]

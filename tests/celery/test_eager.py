@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from distlock import Lock, LockBusy, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
-from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, publishing
+from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, messages
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.contract.watch import eventually
@@ -362,7 +362,7 @@ def test_an_interrupt_before_the_broker_has_the_task_leaves_nothing_queued(app):
     task = task_of(app, lambda n: n, queueing_lock="a:{n}")
     for moment in itertools.count(1):
         call = partial(task.delay, moment)
-        interrupt = interrupted(call, moment, code=(publishing.__file__, dataclasses.__file__))
+        interrupt = interrupted(call, moment, code=(messages.__file__, dataclasses.__file__))
         if not app.control.purge():
             assert locks["default"].inspect(f"queueing:a:{moment}").state is State.FREE
         if interrupt is None:

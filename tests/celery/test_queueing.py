@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from kombu.exceptions import EncodeError
 
 from distlock import locks
-from distlock.celery import AlreadyQueued, queueing
+from distlock.celery import AlreadyQueued, messages, queueing
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
@@ -308,7 +308,7 @@ def test_what_was_freed_by_time_is_not_freed_for_its_successor(tasks, key, lock)
     with app.connection_for_read() as connection:
         message = connection.SimpleQueue("later").get(timeout=5)
         message.ack()
-    header = queueing.LockHeader.read(message.headers, first.id)
+    header = messages.LockHeader.read(message.headers, first.id)
     queueing.release(header.queue_lock)
     assert (lock().state, lock().token) == (State.HELD, token)
     assert second.id in lock().description

@@ -13,10 +13,10 @@ from django.db import Error as DatabaseError
 from django.db import NotSupportedError, connections
 
 from distlock.backends.testcase import in_test_environment
-from distlock.models import DatabaseLock, Record, RecordDirectory, RecordSession
+from distlock.models import DatabaseLock, DatabaseRecord, RecordDirectory, RecordSession
 
 TABLE = DatabaseLock._meta.db_table
-_MODELS = (DatabaseLock, RecordDirectory, Record, RecordSession)
+_MODELS = (DatabaseLock, RecordDirectory, DatabaseRecord, RecordSession)
 #: the table in which Django notes what has been migrated
 _MIGRATIONS = "django_migrations"
 #: How often the ids of two connections are compared, to see whether a pooler mixes them up.

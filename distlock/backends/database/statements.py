@@ -13,7 +13,7 @@ from django.apps import apps
 _MODELS = {
     "database_lock": "DatabaseLock",
     "database_lock_directory": "RecordDirectory",
-    "database_lock_record": "Record",
+    "database_lock_record": "DatabaseRecord",
     "database_lock_session": "RecordSession",
 }
 _TABLE = re.compile(r"\bdatabase_lock\w*")
