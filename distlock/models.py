@@ -157,81 +157,55 @@ class RecordSession(models.Model):
         return str(self.id)
 
 
-# What the admin shows of the coordination family, whichever backend it is in: no rows of their own,
-# but each has pages, permissions, and entries in the admin's log.
+def _shown(
+    name: str, singular: object, plural: object, *permissions: tuple[str, object]
+) -> type[RecordDirectory]:
+    """Make the model of what the admin shows of one kind of recipe, whichever backend it is in.
+
+    It has no rows of its own, but pages, permissions, and entries in the admin's log.
+    ``permissions`` are those beside the one to view it.
+    """
+    meta = {
+        "proxy": True,
+        "default_permissions": ("view",),
+        "verbose_name": singular,
+        "verbose_name_plural": plural,
+        "permissions": list(permissions),
+    }
+    attributes = {"__module__": __name__, "Meta": type("Meta", (), meta)}
+    return type(name, (RecordDirectory,), attributes)
 
 
-class _PageMeta:
-    proxy = True
-    default_permissions = ("view",)
-
-
-class Election(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("election")
-        verbose_name_plural = _("elections")
-        permissions = [
-            ("appoint_leader", _("Can appoint the leader of an election")),
-            ("step_down_leader", _("Can ask a leader to step down")),
-        ]
-
-
-class Group(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("group of processes")
-        verbose_name_plural = _("groups of processes")
-
-
-class Queue(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("queue")
-        verbose_name_plural = _("queues")
-        permissions = [
-            ("retry_dead_letter", _("Can put dead letters back into their queue")),
-            ("release_delivery", _("Can take an item of a queue back from its consumer")),
-            ("purge_queue", _("Can remove all items of a queue")),
-        ]
-
-
-class Config(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("configuration value")
-        verbose_name_plural = _("configuration")
-        permissions = [("edit_config", _("Can change a configuration value, and roll it back"))]
-
-
-class Progress(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("progress report")
-        verbose_name_plural = _("progress")
-        permissions = [("cancel_progress", _("Can cancel what reports its progress"))]
-
-
-class Barrier(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("barrier")
-        verbose_name_plural = _("barriers")
-
-
-class DoubleBarrier(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("double barrier")
-        verbose_name_plural = _("double barriers")
-
-
-class Event(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("event")
-        verbose_name_plural = _("events")
-
-
-class Topic(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("topic")
-        verbose_name_plural = _("topics")
-
-
-class Names(RecordDirectory):
-    class Meta(_PageMeta):
-        verbose_name = _("namespace")
-        verbose_name_plural = _("registered names")
+Election = _shown(
+    "Election",
+    _("election"),
+    _("elections"),
+    ("appoint_leader", _("Can appoint the leader of an election")),
+    ("step_down_leader", _("Can ask a leader to step down")),
+)
+Group = _shown("Group", _("group of processes"), _("groups of processes"))
+Queue = _shown(
+    "Queue",
+    _("queue"),
+    _("queues"),
+    ("retry_dead_letter", _("Can put dead letters back into their queue")),
+    ("release_delivery", _("Can take an item of a queue back from its consumer")),
+    ("purge_queue", _("Can remove all items of a queue")),
+)
+Config = _shown(
+    "Config",
+    _("configuration value"),
+    _("configuration"),
+    ("edit_config", _("Can change a configuration value, and roll it back")),
+)
+Progress = _shown(
+    "Progress",
+    _("progress report"),
+    _("progress"),
+    ("cancel_progress", _("Can cancel what reports its progress")),
+)
+Barrier = _shown("Barrier", _("barrier"), _("barriers"))
+DoubleBarrier = _shown("DoubleBarrier", _("double barrier"), _("double barriers"))
+Event = _shown("Event", _("event"), _("events"))
+Topic = _shown("Topic", _("topic"), _("topics"))
+Names = _shown("Names", _("namespace"), _("registered names"))

@@ -243,15 +243,15 @@ class Seats:
         return Holder(
             owner_of(record),
             record.created,
-            since,
-            until,
-            max((now - since).total_seconds(), 0.0),
-            rest,
-            str(value["description"]),
-            lease,
-            bool(value["renews"]),
-            None if until is None else max(until - timedelta(seconds=lease), since),
-            int(value["seats"]),
+            since=since,
+            until=until,
+            held_for=max((now - since).total_seconds(), 0.0),
+            remaining=rest,
+            description=str(value["description"]),
+            lease=lease,
+            renews=bool(value["renews"]),
+            renewed_at=None if until is None else max(until - timedelta(seconds=lease), since),
+            seats=int(value["seats"]),
         )
 
     def _waiting(self, record: Record) -> Waiting:

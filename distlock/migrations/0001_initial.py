@@ -167,7 +167,7 @@ class Migration(migrations.Migration):
                     "verbose_name_plural": plural,
                     "proxy": True,
                     "default_permissions": ("view",),
-                    **({"permissions": PERMISSIONS[model]} if model in PERMISSIONS else {}),
+                    "permissions": PERMISSIONS.get(model, []),
                 },
                 ["distlock.recorddirectory"],
             )

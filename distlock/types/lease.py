@@ -255,15 +255,11 @@ class State(StrEnum):
     EXPIRED = "expired"  # the lease has ended, and nobody has taken the lock over or swept it
 
 
-@dataclass(frozen=True, slots=True)
-class Holder(_Labelled):
-    """One of those who hold a lock; None stands for what the backend does not know.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held(_Labelled):
+    """What a backend knows of a hold, see :class:`LockInfo`."""
 
-    The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
-    read/write lock a writer has ALL_SEATS.
-    """
-
-    owner: Owner
+    owner: Owner | None = None
     token: int | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -276,17 +272,26 @@ class Holder(_Labelled):
     seats: int = 1
     call_site: str = ""
 
+
+@dataclass(frozen=True, slots=True)
+class Holder(_Held):
+    """One of those who hold a lock; None stands for what the backend does not know.
+
+    The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
+    read/write lock a writer has ALL_SEATS.
+    """
+
+    owner: Owner
+    token: int | None = None
+
     @property
     def writes(self) -> bool:
         """Whether it is the writer of a read/write lock."""
         return self.seats == ALL_SEATS
 
 
-_OF_A_HOLDER = [each.name for each in fields(Holder)]
-
-
 @dataclass(frozen=True, slots=True)
-class LockInfo(_Labelled):
+class LockInfo(_Held):
     """What a backend knows of one lock, by the backend's own clock (etcd: by the holder's).
 
     ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
@@ -321,22 +326,10 @@ class LockInfo(_Labelled):
     name: str
     using: str
     state: State = State.FREE
-    owner: Owner | None = None
-    token: int | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    held_for: float | None = None
-    remaining: float | None = None
-    description: str = ""
     waiters: tuple[Owner, ...] | None = None
-    lease: float | None = None
-    renews: bool | None = None
-    renewed_at: datetime | None = None
     kind: Kind = Kind.LOCK
     slots: int = 1
-    seats: int = 1
     other_holders: tuple[Holder, ...] = ()
-    call_site: str = ""
     behind: tuple[Behind, ...] = ()
     last: LastHold | None = None
 
@@ -360,12 +353,12 @@ class LockInfo(_Labelled):
         """All who hold the lock, by since when; empty for a free one."""
         if self.owner is None:
             return ()
-        first = Holder(**{name: getattr(self, name) for name in _OF_A_HOLDER})
+        first = Holder(**{each.name: getattr(self, each.name) for each in fields(_Held)})
         return (first, *self.other_holders)
 
     def of(self, holder: Holder) -> LockInfo:
         """Return what is known of one of those who hold it, without the others."""
-        known = {name: getattr(holder, name) for name in _OF_A_HOLDER}
+        known = {each.name: getattr(holder, each.name) for each in fields(_Held)}
         return replace(self, **known, other_holders=())
 
     @property

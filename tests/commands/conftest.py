@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
 from distlock.conf import locks
-from distlock.models import AuditEntry, DatabaseLock, Record, RecordDirectory, RecordSession
+from distlock.models import AuditEntry, DatabaseLock, DatabaseRecord, RecordDirectory, RecordSession
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
 from tests.commands.terminal import MANAGE, Terminal
 from tests.databases import ALIASES
@@ -119,7 +119,7 @@ def shared(kind, backend_settings, settings):
     locks.close_all()
     if kind in ALIASES:
         # A sweep in a later test would count the sessions of children that are killed, and names.
-        for model in (RecordSession, Record, RecordDirectory):
+        for model in (RecordSession, DatabaseRecord, RecordDirectory):
             model._default_manager.using(ALIASES[kind]).delete()
 
 
