@@ -95,9 +95,6 @@ class BackendHandler:
     def __iter__(self) -> Iterator[str]:
         return iter(self.settings)
 
-    def __contains__(self, alias: object) -> bool:
-        return alias in self.settings
-
     def all(self) -> list[BaseBackend]:
         """Return every configured backend."""
         return [self[alias] for alias in self]

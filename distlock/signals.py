@@ -19,12 +19,7 @@ lock_lost = Signal()
 lock_broken = Signal()
 
 
-@fork.in_child
-def _after_fork() -> None:
-    # Another thread of the parent may have been sending one.
-    _renew_mutexes()
-
-
+@fork.in_child  # another thread of the parent may have been sending one
 def _renew_mutexes() -> None:
     for signal in (lock_acquired, lock_released, lock_lost, lock_broken):
         # A signal handler may interrupt its thread in connect(), and take a lock.

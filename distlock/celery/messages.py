@@ -121,15 +121,6 @@ class RunningTask:
         if renewed is not None:
             manager.unwatch(renewed)
 
-    def is_queued_under(self, task: Any, args: Any, kwargs: Any) -> bool:
-        """Return whether a call has the same queueing lock as this task."""
-        handle = self.header.queue_lock
-        return (
-            handle is not None
-            and task.queueing_name is not None
-            and task.queueing_name(args, kwargs) == handle.name
-        )
-
 
 #: The innermost running task.
 running_task: ContextVar[RunningTask | None] = ContextVar("distlock_running_task", default=None)
@@ -140,38 +131,29 @@ def publish(
     send: Callable[..., Any],
     args: Any,
     kwargs: Any,
-    task_id: str | None,
+    known_id: str | None,
     options: dict[str, Any],
 ) -> Any:
     """Send a call of ``task`` unless one is queued already; returns the result to wait for.
 
-    ``send`` is Celery's own ``apply_async``.
+    ``send`` is Celery's own ``apply_async``; ``known_id`` the id that the caller has chosen.
     """
-    known_id = task_id
-    task_id = task_id or str(uuid.uuid4())
+    task_id = known_id or str(uuid.uuid4())
     headers = dict(options.pop("headers", None) or {})
     header = LockHeader.read(headers, task_id)
     headers.pop(HEADER, None)
-    running = running_task.get()
-    if running is not None and running.header.task_id != task_id:
-        running = None
-    if header is None and running is not None:
-        if running.is_queued_under(task, args, kwargs):
-            header = running.header  # Task.replace(): this call takes the task's place, and its id
-        else:
-            running = None
-    if header is not None:
-        header = _published_again(header, running)
+    running = _running_here(task, task_id, header, args, kwargs)
+    if running is not None:
+        header = _published_again(header or running.header, running)
     try:
-        if header is None:
-            if task.queueing_name is not None:
-                name = task.queueing_name(args, kwargs)
-                try:
-                    handle = queueing.acquire(task, name, task_id, lifetime(task, options))
-                except AlreadyQueued as error:
-                    return _result_of_first(task, error, args, kwargs, known_id, options)
-                header = LockHeader(task_id, queue_lock=handle)
-        elif header.queue_lock is not None:
+        if header is None and task.queueing_name is not None:
+            name = task.queueing_name(args, kwargs)
+            try:
+                handle = queueing.acquire(task, name, task_id, lifetime(task, options))
+            except AlreadyQueued as error:
+                return _result_of_first(task, error, args, kwargs, known_id, options)
+            header = LockHeader(task_id, queue_lock=handle)
+        elif header is not None and header.queue_lock is not None:
             described = f"{task.name}[{task_id}]"
             again = queueing.reacquire(header.queue_lock, lifetime(task, options), described)
             header = replace(header, queue_lock=again)
@@ -192,10 +174,24 @@ def publish(
     return result
 
 
-def _published_again(header: LockHeader, running: RunningTask | None) -> LockHeader:
+def _running_here(
+    task: Any, task_id: str, header: LockHeader | None, args: Any, kwargs: Any
+) -> RunningTask | None:
+    """Return the running task if it publishes itself again; ``header`` is that of the call.
+
+    Or if the call takes its place and its id (``Task.replace()``), under the same queueing lock.
+    """
+    running = running_task.get()
+    if running is None or running.header.task_id != task_id:
+        return None
+    handle, name = running.header.queue_lock, task.queueing_name
+    if header is None and (handle is None or name is None or name(args, kwargs) != handle.name):
+        return None
+    return running
+
+
+def _published_again(header: LockHeader, running: RunningTask) -> LockHeader:
     """Return the header for the next message of the same task, which keeps its queueing lock."""
-    if running is None:
-        return header
     running.stop_renewal()
     if running.lock is not None:  # it has run, and is retried for a reason of its own
         header = replace(header, busy=0, unavailable=0)

@@ -322,25 +322,32 @@ def locked_task(
             "locked_task takes options by name: @locked_task(lock=...) or"
             " @locked_task(queueing_lock=...)"
         )
+    return cast("TaskMaker[Bind]", partial(_make_task, bind, base, given, options))
 
-    def make(function: Callable[..., Any]) -> Any:
-        name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
-        for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
-            raise TypeError(
-                f"task {name}: {option}={options[option]!r} is no option of a task;"
-                " see on_busy, timeout and lease"
-            )
-        if not (inspect.isclass(base) and issubclass(base, LockedTask)):
-            raise TypeError(f"task {name}: base must be a subclass of LockedTask, not {base!r}")
-        # Celery makes the task's class later, for each app. Making one now finds what is wrong.
-        run = function if bind else staticmethod(function)
-        checked: Any = type(name, (base,), {**given, "name": name, "run": run})
-        if all(getattr(checked.locking, option) is None for option, *_ in _NAMED):
-            raise TypeError(f"task {name}: give it lock=, queueing_lock=, progress=, or several")
-        for option, others in OF_LOCK.items():
-            for other in others:
-                if other in given and getattr(checked.locking, option) is None:
-                    raise TypeError(f"task {name}: {other} has no meaning without {option}")
-        return shared_task(bind=bind, base=base, **given, **options)(function)
 
-    return cast("TaskMaker[Bind]", make)
+def _make_task(
+    bind: bool,
+    base: type[LockedTask],
+    given: dict[str, Any],
+    options: dict[str, Any],
+    function: Callable[..., Any],
+) -> Any:
+    """Return the task of a function; ``given`` are our options, ``options`` Celery's."""
+    name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
+    for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
+        raise TypeError(
+            f"task {name}: {option}={options[option]!r} is no option of a task;"
+            " see on_busy, timeout and lease"
+        )
+    if not (inspect.isclass(base) and issubclass(base, LockedTask)):
+        raise TypeError(f"task {name}: base must be a subclass of LockedTask, not {base!r}")
+    # Celery makes the task's class later, for each app. Making one now finds what is wrong.
+    run = function if bind else staticmethod(function)
+    checked: Any = type(name, (base,), {**given, "name": name, "run": run})
+    if all(getattr(checked.locking, option) is None for option, *_ in _NAMED):
+        raise TypeError(f"task {name}: give it lock=, queueing_lock=, progress=, or several")
+    for option, others in OF_LOCK.items():
+        for other in others:
+            if other in given and getattr(checked.locking, option) is None:
+                raise TypeError(f"task {name}: {other} has no meaning without {option}")
+    return shared_task(bind=bind, base=base, **given, **options)(function)
