@@ -31,7 +31,7 @@ from distlock.exceptions import (
 )
 from distlock.recipes.progress import Progress
 from distlock.recipes.slots import lock_or_slot
-from distlock.types.lease import Kind, log_fields
+from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock.celery")
@@ -127,13 +127,9 @@ class TaskExecution(RunningTask):
                 self._event("task-locked", lock=name, using=using, token=token)
                 return self._start(body, args, kwargs)
 
+            acquire, leave_failed = partial(self._acquire, lock), partial(self._leave_failed, lock)
             try:
-                return run_under(
-                    lock,
-                    partial(self._acquire, lock),
-                    locked_body,
-                    partial(_on_leave_error, lock, options.kind),
-                )
+                return run_under(lock, acquire, locked_body, leave_failed)
             except Skipped:
                 return options.busy_result
 
@@ -182,6 +178,14 @@ class TaskExecution(RunningTask):
         if self.request is not None:
             self.request.distlock_skipped = reason
         raise Skipped(reason)
+
+    def _leave_failed(self, lock: BaseLock, error: LockError) -> None:
+        if not isinstance(error, LockUnavailable):
+            raise error
+        # The task's work is done, so this is no failure of the task.
+        text = "lock %r is freed after its task, or when its lease ends: %s"
+        fields = log_fields(lock.using, lock.name, self.task.locking.kind)
+        logger.warning(text, lock.name, error, extra=fields)
 
     def _requeue_busy(self, busy: LockBusy) -> NoReturn:
         """Requeue a busy task and tell Celery; LockTimeout after the last time."""
@@ -284,14 +288,6 @@ def _timeout(busy: LockBusy, how_long: str) -> LockTimeout:
     return error
 
 
-def _on_leave_error(lock: BaseLock, kind: Kind, error: LockError) -> None:
-    if not isinstance(error, LockUnavailable):
-        raise error
-    # The task's work is done, so this is no failure of the task.
-    text, fields = "lock %r is freed after its task, or when its lease ends: %s", (lock.name, kind)
-    logger.warning(text, lock.name, error, extra=log_fields(lock.using, *fields))
-
-
 class SkippedBackend:
     """A result backend for the one request that was skipped: it stores why along with the result.
 
@@ -312,10 +308,6 @@ class SkippedBackend:
         """See celery.backends.base.Backend.mark_as_done()."""
         if store_result:
             self._backend.store_result(
-                task_id,
-                result,
-                states.SUCCESS,
-                traceback=self._traceback,
-                request=request,
+                task_id, result, states.SUCCESS, traceback=self._traceback, request=request
             )
         self._backend.mark_as_done(task_id, result, request=request, store_result=False)

@@ -38,7 +38,7 @@ from distlock.core.queueing_owners import (
 from distlock.core.section import holder_message
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State, log_fields
+from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State, log_fields, new_nonce
 from distlock.types.owners import NAMED, Liveness, current_owner
 
 logger = logging.getLogger("distlock.celery")
@@ -217,9 +217,8 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease |
     code that frees the lock.
     """
     backend = handle.backend
-    nonce = nonce or uuid.uuid4().hex
     described = describe(str(execution), running=True)
-    claim = _claim(handle, backend.settings.lease, described, nonce, renews=True)
+    claim = _claim(handle, backend.settings.lease, described, nonce or new_nonce(), renews=True)
     try:
         lease = _try_or_cancel(backend, claim)
     except LockError as error:

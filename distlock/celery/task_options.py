@@ -172,11 +172,9 @@ class TaskOptions:
             if value is not option.default and option.name in _CHECKS:
                 _CHECKS[option.name](option.name, value)
         checked_slots("slots", self.slots, at_least=self.at_least)
-        if self.busy_delay > self.busy_delay_max:
-            raise ValueError(
-                f"busy_delay must not be longer than busy_delay_max, got {self.busy_delay!r} and"
-                f" {self.busy_delay_max!r}"
-            )
+        if (first := self.busy_delay) > (longest := self.busy_delay_max):
+            got = f"got {first!r} and {longest!r}"
+            raise ValueError(f"busy_delay must not be longer than busy_delay_max, {got}")
 
     def delay(self, times: int) -> float:
         """Return the longest pause before a busy task is queued again for the n-th time."""
@@ -219,9 +217,8 @@ def backend_of(task: str, option: str, alias: str) -> BaseBackend:
     try:
         return locks[alias]
     except ImproperlyConfigured as error:
-        raise ImproperlyConfigured(
-            f"task {task}: {option}={alias!r} cannot be used: {error}"
-        ) from error
+        message = f"task {task}: {option}={alias!r} cannot be used: {error}"
+        raise ImproperlyConfigured(message) from error
 
 
 def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
