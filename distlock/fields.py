@@ -11,15 +11,20 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 _EXACT = {"mysql": "utf8mb4_bin", "postgresql": "C"}
 
 
-class ExactCharField(models.CharField):  # type: ignore[type-arg]
+class _Exact:
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+        parameters = dict(super().db_parameters(connection))  # type: ignore[misc]
+        if collation := _EXACT.get(connection.vendor):
+            parameters["collation"] = collation
+        return parameters
+
+
+class ExactCharField(_Exact, models.CharField):  # type: ignore[type-arg]
     """Text that databases store whole, compare exactly and sort by code point.
 
     For MySQL's default collations ``Lock`` and ``lock`` are equal, and so are ``e`` and ``é``. A
     table whose character set is not utf8mb4 cannot store every name.
     """
-
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        return _exact(super().db_parameters(connection), connection)
 
 
 class NoPadCharField(ExactCharField):
@@ -29,7 +34,7 @@ class NoPadCharField(ExactCharField):
     https://dev.mysql.com/doc/refman/8.4/en/charset-binary-collations.html
     """
 
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
             is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
@@ -37,18 +42,8 @@ class NoPadCharField(ExactCharField):
         return parameters
 
 
-class ExactTextField(models.TextField):  # type: ignore[type-arg]
+class ExactTextField(_Exact, models.TextField):  # type: ignore[type-arg]
     """See ExactCharField, for text without a limit: a table's character set must lose nothing."""
-
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        return _exact(super().db_parameters(connection), connection)
-
-
-def _exact(parameters: Any, connection: BaseDatabaseWrapper) -> dict[str, Any]:
-    parameters = dict(parameters)
-    if collation := _EXACT.get(connection.vendor):
-        parameters["collation"] = collation
-    return parameters  # type: ignore[no-any-return]
 
 
 class Literal(models.Value):
