@@ -82,7 +82,6 @@ class BaseLock(BlockLock):
 
     # Taking and leaving
 
-    @refuse_in_event_loop
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
@@ -98,6 +97,15 @@ class BaseLock(BlockLock):
         already with a shorter lease than this one is to have, or if ``release="commit"`` would not
         protect what is done in a transaction that is open already.
         """
+        return self._acquire(blocking, timeout) is not None
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        return await self._aacquire(blocking, timeout) is not None
+
+    @refuse_in_event_loop
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        """See acquire(); return who has it now, None for False."""
         refuse_reentry()
         began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
@@ -107,17 +115,18 @@ class BaseLock(BlockLock):
         request = self._options.request(
             backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
-        return run(manager.acquire(request)) or self._refuse(request)
+        return self._owner_of(request, run(manager.acquire(request)))
 
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+    async def _aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> Owner | None:
         refuse_reentry()
         began = clock()
         backend = locks[self.using]
         request = self._options.request(
             backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
-        return await arun(manager.acquire(request)) or self._refuse(request)
+        return self._owner_of(request, await arun(manager.acquire(request)))
 
     @refuse_in_event_loop
     def release(self) -> None:
@@ -298,7 +307,8 @@ class BaseLock(BlockLock):
             locks[self.using], self.name, self, self.claim_nonce, blocking=wait
         )
         request.deadline = deadline
-        return (yield from manager.acquire(request)) or self._refuse(request)
+        is_held: bool = yield from manager.acquire(request)
+        return self._owner_of(request, is_held) is not None
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
@@ -325,22 +335,26 @@ class BaseLock(BlockLock):
         lock._blocks = ActiveBlocks()
         return lock
 
-    def _refuse(self, request: AcquireRequest) -> bool:
-        """Note who has the lock, as its backend has said; return False."""
+    def _owner_of(self, request: AcquireRequest, is_held: bool) -> Owner | None:
+        """Return who has it now by this request; if nobody, note who has, as its backend said."""
+        if is_held:
+            return request.claim.owner
         self._refused_by = request.claim.refused_by
-        return False
+        return None
 
-    def _enter(self) -> None:
+    def _enter(self) -> Owner:
         if self._options.on_busy == "skip":
             self._options.refuse_block(self)
-        if not self.acquire():
+        if (owner := self._acquire()) is None:
             raise self._busy(self._options)
+        return owner
 
-    async def _aenter(self) -> None:
+    async def _aenter(self) -> Owner:
         if self._options.on_busy == "skip":
             self._options.refuse_block(self)
-        if not await self.aacquire():
+        if (owner := await self._aacquire()) is None:
             raise self._busy(self._options)
+        return owner
 
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool

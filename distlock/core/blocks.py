@@ -32,8 +32,8 @@ class BlockLock:
         return Attempt(self)
 
     def __enter__(self) -> Self:
-        self._enter()
-        self._blocks.begin(sys._getframe(1), self._current_owner)
+        owner = self._enter()
+        self._blocks.begin(sys._getframe(1), owner)
         return self
 
     def __exit__(
@@ -43,18 +43,22 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
+        if frame is None:
+            frame = sys._getframe(1)
+        if (owner := self._blocks.end_by_itself(frame)) is not None:
+            self._leave_block(owner, exc, False, True)
+            return
         current, closed = self._current_owner, exc_type is GeneratorExit
-        owner, by_itself = self._blocks.end(frame or sys._getframe(1), current)
-        elsewhere = not by_itself and must_leave_elsewhere(closed=closed)
-        is_here = owner.key == current.key
-        self._leave_block(owner, exc, elsewhere or (closed and owner != current), is_here)
+        owner = self._blocks.end(frame, current)
+        soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
+        self._leave_block(owner, exc, soon, owner.key == current.key)
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
 
     async def _abegin(self, frame: FrameType) -> Self:
-        await self._aenter()
-        self._begin_block(frame)
+        owner = await self._aenter()
+        self._blocks.begin(frame, owner)
         return self
 
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
@@ -62,23 +66,27 @@ class BlockLock:
 
     # What locks do in their own way
 
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See Lock.acquire()."""
-        raise NotImplementedError
-
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
-        raise NotImplementedError
-
     @property
     def _current_owner(self) -> Owner:
         raise NotImplementedError
 
-    def _enter(self) -> None:
-        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        """See Lock.acquire(); return who has it now, None if someone else has it."""
+        raise NotImplementedError
 
-    async def _aenter(self) -> None:
+    async def _aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> Owner | None:
+        """See _acquire()."""
+        raise NotImplementedError
+
+    def _enter(self) -> Owner:
+        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
+        raise NotImplementedError
+
+    async def _aenter(self) -> Owner:
         """See _enter()."""
+        raise NotImplementedError
 
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
@@ -93,12 +101,8 @@ class BlockLock:
 
     # Blocks
 
-    def _begin_block(self, frame: FrameType) -> None:
-        self._blocks.begin(frame, self._current_owner)
-
     def _aend_block(self, frame: FrameType, exc: BaseException | None) -> Coroutine[Any, Any, None]:
-        owner, _ = self._blocks.end(frame, self._current_owner)
-        return self._aleave(owner, exc)
+        return self._aleave(self._blocks.end(frame, self._current_owner), exc)
 
     async def _aleave(self, owner: Owner, exc: BaseException | None) -> None:
         # A coroutine that is closed from outside cannot wait for anything.
@@ -115,9 +119,10 @@ class Attempt:
         self._acquired: bool | None = None
 
     def __enter__(self) -> bool:
-        self._acquired = self._lock.acquire(self._blocking())
-        if self._acquired:
-            self._lock._begin_block(sys._getframe(1))
+        owner = self._lock._acquire(self._blocking())
+        self._acquired = owner is not None
+        if owner is not None:
+            self._lock._blocks.begin(sys._getframe(1), owner)
         return self._acquired
 
     def __exit__(self, *exc_info: Any) -> None:
@@ -130,9 +135,10 @@ class Attempt:
         return self._abegin(sys._getframe(1))
 
     async def _abegin(self, frame: FrameType) -> bool:
-        self._acquired = await self._lock.aacquire(self._blocking())
-        if self._acquired:
-            self._lock._begin_block(frame)
+        owner = await self._lock._aacquire(self._blocking())
+        self._acquired = owner is not None
+        if owner is not None:
+            self._lock._blocks.begin(frame, owner)
         return self._acquired
 
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 from collections.abc import Callable
 from keyword import iskeyword
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django.utils.asyncio import async_unsafe
 
@@ -77,12 +79,22 @@ def twin_of(name: str) -> str:
 
 def refuse_in_event_loop(method: F) -> F:
     """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
-    name, shown = method.__name__, method.__qualname__.removeprefix("BaseLock.")
+    name = method.__name__.lstrip("_")
+    shown = method.__qualname__.removeprefix("BaseLock.").lstrip("_")
     block = " or `async with`" if name in ("acquire", "release") else ""
     of = "lock" if shown == name else shown.partition(".")[0].lower()
     way = "async for … in" if name == "changes" else "await"
     twin = f"{way} {of}.{twin_of(name)}()"
-    return async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
+    guarded = async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
+
+    @functools.wraps(method)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        # Each `with Lock` comes by here, and async_unsafe() raises and catches an error for it.
+        if asyncio._get_running_loop() is None:
+            return method(*args, **kwargs)
+        return guarded(*args, **kwargs)
+
+    return cast(F, inner)
 
 
 class ActiveBlocks:
@@ -111,20 +123,31 @@ class ActiveBlocks:
             same = [other for other in others if other.key.partition("/")[0] == actor]
             self._owners[key] = [*same, owner]
 
-    def end(self, frame: FrameType, current: Owner) -> tuple[Owner, bool]:
-        """Return whose body in this frame ends; the current owner's, if none is known there.
+    def end_by_itself(self, frame: FrameType) -> Owner | None:
+        """Return whose body ends that began in this frame, and that no one else could end.
 
-        And whether it began there, and nothing can end it but the same code: a generator may be
-        closed anywhere, by the garbage collector.
+        None if it began elsewhere, or in a generator: the garbage collector may close that, in any
+        thread.
         """
         code = frame.f_code
         key = id(frame), id(code)
-        began_here = key in self._owners
-        if not began_here:
+        if code.co_flags & _GENERATORS or key not in self._owners:
+            return None
+        return self._end(key)
+
+    def end(self, frame: FrameType, current: Owner) -> Owner:
+        """Return whose body in this frame ends; the current owner's, if none is known there."""
+        key = id(frame), id(frame.f_code)
+        if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
             known = reversed(list(self._owners.items()))
             key = next((key for key, owners in known if current in owners), key)
-        owners = self._owners.pop(key, None) or [current]
+        return self._end(key) or current
+
+    def _end(self, key: tuple[int, int]) -> Owner | None:
+        owners = self._owners.pop(key, None)
+        if not owners:
+            return None
         if len(owners) > 1:
             self._owners[key] = owners[:-1]
-        return owners[-1], began_here and not code.co_flags & _GENERATORS
+        return owners[-1]

@@ -111,7 +111,6 @@ class MultiLock(BlockLock):
 
     # Taking and leaving
 
-    @refuse_in_event_loop
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """Take all locks; True if all are held afterwards, False if someone else has one of them.
 
@@ -123,11 +122,11 @@ class MultiLock(BlockLock):
         lock that was taken and cannot be left again, because its backend cannot be told, raises
         LockUnavailable; it is then freed when the backend can be reached, or when its lease ends.
         """
-        return self._acquire(blocking, timeout) is None
+        return self._acquire(blocking, timeout) is not None
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire()."""
-        return await self._aacquire(blocking, timeout) is None
+        return await self._aacquire(blocking, timeout) is not None
 
     @refuse_in_event_loop
     def release(self) -> None:
@@ -241,17 +240,28 @@ class MultiLock(BlockLock):
     def _current_owner(self) -> Owner:
         return current_actor().owner
 
-    def _enter(self) -> None:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (busy := self._acquire(None, None)) is not None:
-            raise busy._busy(self._options)
+    @refuse_in_event_loop
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        return self._current_owner if self._acquire_all(blocking, timeout) is None else None
 
-    async def _aenter(self) -> None:
+    async def _aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> Owner | None:
+        return self._current_owner if await self._aacquire_all(blocking, timeout) is None else None
+
+    def _enter(self) -> Owner:
         if self._options.on_busy == "skip":
             self._options.refuse_block(self)
-        if (busy := await self._aacquire(None, None)) is not None:
+        if (busy := self._acquire_all()) is not None:
             raise busy._busy(self._options)
+        return self._current_owner
+
+    async def _aenter(self) -> Owner:
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (busy := await self._aacquire_all()) is not None:
+            raise busy._busy(self._options)
+        return self._current_owner
 
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
@@ -268,7 +278,9 @@ class MultiLock(BlockLock):
             refuse_reentry()
             await self._arelease(owner, exc)
 
-    def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
+    def _acquire_all(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
@@ -288,7 +300,9 @@ class MultiLock(BlockLock):
         entered.raise_errors()
         return busy
 
-    async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
+    async def _aacquire_all(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> BaseLock | None:
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
