@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.core.options import LockOptions
 from distlock.core.section import ActiveBlocks
@@ -43,6 +44,7 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
+        fork.ensure_reset()  # what is left may be the parent's
         if frame is None:
             frame = sys._getframe(1)
         if (owner := self._blocks.end_by_itself(frame)) is not None:
