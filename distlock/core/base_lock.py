@@ -342,20 +342,6 @@ class BaseLock(BlockLock):
         self._refused_by = request.claim.refused_by
         return None
 
-    def _enter(self) -> Owner:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (owner := self._acquire()) is None:
-            raise self._busy(self._options)
-        return owner
-
-    async def _aenter(self) -> Owner:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (owner := await self._aacquire()) is None:
-            raise self._busy(self._options)
-        return owner
-
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
     ) -> None:

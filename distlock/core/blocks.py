@@ -11,7 +11,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.core.options import LockOptions
 from distlock.core.section import ActiveBlocks
-from distlock.exceptions import LockError
+from distlock.exceptions import LockBusy, LockError
 from distlock.types.lease import Owner
 
 
@@ -82,12 +82,8 @@ class BlockLock:
         """See _acquire()."""
         raise NotImplementedError
 
-    def _enter(self) -> Owner:
-        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
-        raise NotImplementedError
-
-    async def _aenter(self) -> Owner:
-        """See _enter()."""
+    def _busy(self, options: LockOptions) -> LockBusy:
+        """Return the error for one who has waited as these options say."""
         raise NotImplementedError
 
     def _leave_block(
@@ -102,6 +98,22 @@ class BlockLock:
         """See _leave_block()."""
 
     # Blocks
+
+    def _enter(self) -> Owner:
+        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (owner := self._acquire()) is None:
+            raise self._busy(self._options)
+        return owner
+
+    async def _aenter(self) -> Owner:
+        """See _enter()."""
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (owner := await self._aacquire()) is None:
+            raise self._busy(self._options)
+        return owner
 
     def _aend_block(self, frame: FrameType, exc: BaseException | None) -> Coroutine[Any, Any, None]:
         return self._aleave(self._blocks.end(frame, self._current_owner), exc)

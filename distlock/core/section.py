@@ -80,7 +80,7 @@ def twin_of(name: str) -> str:
 def refuse_in_event_loop(method: F) -> F:
     """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
     name = method.__name__.lstrip("_")
-    shown = method.__qualname__.removeprefix("BaseLock.").lstrip("_")
+    shown = method.__qualname__.removeprefix("BaseLock.").replace("._", ".").lstrip("_")
     block = " or `async with`" if name in ("acquire", "release") else ""
     of = "lock" if shown == name else shown.partition(".")[0].lower()
     way = "async for … in" if name == "changes" else "await"

@@ -24,7 +24,7 @@ from distlock.core.entrant import OnLost
 from distlock.core.held import Key
 from distlock.core.options import LockOptions
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
-from distlock.exceptions import LockError, LockLost, LockNotHeld
+from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.parts import (
     EnteredLocks,
@@ -53,6 +53,9 @@ class MultiLock(BlockLock):
     names are templates: ``@MultiLock("account:{payer}", "account:{payee}")``. The owner is the
     current thread or task. Each lock may be entered again as often as it allows by itself.
     """
+
+    #: the lock that somebody else had at the last refusal, of whichever thread or task
+    _busy_part: BaseLock
 
     def __init__(
         self,
@@ -240,29 +243,6 @@ class MultiLock(BlockLock):
     def _current_owner(self) -> Owner:
         return current_actor().owner
 
-    @refuse_in_event_loop
-    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
-        return self._current_owner if self._acquire_all(blocking, timeout) is None else None
-
-    async def _aacquire(
-        self, blocking: bool | None = None, timeout: float | None = None
-    ) -> Owner | None:
-        return self._current_owner if await self._aacquire_all(blocking, timeout) is None else None
-
-    def _enter(self) -> Owner:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (busy := self._acquire_all()) is not None:
-            raise busy._busy(self._options)
-        return self._current_owner
-
-    async def _aenter(self) -> Owner:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (busy := await self._aacquire_all()) is not None:
-            raise busy._busy(self._options)
-        return self._current_owner
-
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
     ) -> None:
@@ -278,17 +258,16 @@ class MultiLock(BlockLock):
             refuse_reentry()
             await self._arelease(owner, exc)
 
-    def _acquire_all(
-        self, blocking: bool | None = None, timeout: float | None = None
-    ) -> BaseLock | None:
-        """Take all locks or none; return the one that someone else has, None if all are held."""
+    @refuse_in_event_loop
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        """Take all locks or none; return who has them, None if someone else has one of them."""
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         try:
             try:
-                busy = run(self._take(entered, wait, deadline))
-                if busy is not None:
+                owner = run(self._take(entered, wait, deadline))
+                if owner is None:
                     run(entered.leaving())
             except BaseException as error:
                 entered.leave_all()
@@ -298,18 +277,18 @@ class MultiLock(BlockLock):
             entered.leave_all()
             raise
         entered.raise_errors()
-        return busy
+        return owner
 
-    async def _aacquire_all(
+    async def _aacquire(
         self, blocking: bool | None = None, timeout: float | None = None
-    ) -> BaseLock | None:
+    ) -> Owner | None:
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         try:
             try:
-                busy = await arun(self._take(entered, wait, deadline))
-                if busy is not None:
+                owner = await arun(self._take(entered, wait, deadline))
+                if owner is None:
                     await arun(entered.leaving())
             except LockError as error:
                 await entered.aleave_all()
@@ -322,12 +301,12 @@ class MultiLock(BlockLock):
             await entered.aleave_all()
             raise
         entered.raise_errors()
-        return busy
+        return owner
 
     def _take(
         self, entered: EnteredLocks, wait: bool, deadline: float | None
-    ) -> Steps[BaseLock | None]:
-        owner = current_actor().owner
+    ) -> Steps[Owner | None]:
+        owner = self._current_owner
         # One who does not wait has one time for all answers.
         due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
@@ -338,10 +317,14 @@ class MultiLock(BlockLock):
             else:  # no more time than for one answer
                 taken = yield from part._entering(wait, due[part])
             if not taken:
-                return part
+                self._busy_part = part
+                return None
             # One that was taken before may have been lost while this one was waited for.
             entered.check()
-        return None
+        return owner
+
+    def _busy(self, options: LockOptions) -> LockBusy:
+        return self._busy_part._busy(options)
 
     def _release(
         self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
