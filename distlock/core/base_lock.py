@@ -19,24 +19,24 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.blocks import BlockLock
+from distlock.core.blocks import (
+    ActiveBlocks,
+    BlockLock,
+    add_leave_error,
+    holder_message,
+    refuse_in_event_loop,
+)
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
 from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
-from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import (
-    ActiveBlocks,
-    add_leave_error,
-    holder_message,
-    refuse_in_event_loop,
-)
 from distlock.core.until_commit import (
     COMMIT,
     keep_until_commit,
     leave_until_commit,
     refuse_unsafe_transactions,
+    warn_if_uncommitted,
 )
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld

@@ -1,18 +1,165 @@
-"""The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``."""
+"""The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``.
+
+And what such objects need beside them: whose block ends, who is in the way, and the refusal to
+block an event loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from keyword import iskeyword
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.core.options import LockOptions
-from distlock.core.section import ActiveBlocks
 from distlock.exceptions import LockBusy, LockError
-from distlock.types.lease import Owner
+from distlock.types.lease import Kind, LockInfo, Owner, State
+from distlock.types.owners import is_reserved
+from distlock.types.printable import escaped
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def add_leave_error(body_error: BaseException, error: Exception) -> None:
+    """Note on the body's error, which the caller must see, that leaving the lock failed, too."""
+    body_error.add_note(f"besides, leaving the lock failed: {error}")
+
+
+def holder_message(info: LockInfo) -> str:
+    """Return a sentence that says who has a lock, or that it is not known; safe to print.
+
+    ``lock 'stock' on 'default' is held by web-1 (pid 812, main) since 12 s (token 7): report``
+
+    ``semaphore 'mail' on 'default' has no free slot (3 of 3); held for longest by web-1 (…) …``
+    """
+    subject = f"{info.kind} {info.name!r} on {info.using!r}"
+    if info.kind is Kind.SEMAPHORE:
+        return _full_message(subject, info)
+    owner = info.owner
+    if owner is None or info.state is State.FREE:
+        return f"{subject} was held by someone else"
+    if is_reserved(owner):
+        rest = "" if info.remaining is None else f" for {info.remaining:.0f} s"
+        said = f"{subject} was left by {_who(owner)}, and stays taken{rest}{_token_and_what(info)}"
+    else:
+        said = f"{subject} is held by {_who(owner)}{_since(info)}{_token_and_what(info)}"
+    return escaped(said)
+
+
+def _full_message(subject: str, info: LockInfo) -> str:
+    waiting = f", {len(info.waiters)} waiting" if info.waiters else ""
+    if info.taken < info.slots and not waiting:
+        return f"{subject} had no free slot"  # it has one by now
+    full = f"{subject} has no free slot ({info.taken} of {info.slots}{waiting})"
+    if info.owner is None:
+        return full
+    oldest = f"{_who(info.owner)}{_since(info)}{_token_and_what(info)}"
+    return escaped(f"{full}; held for longest by {oldest}")
+
+
+def _who(owner: Owner) -> str:
+    return f"{owner.host} (pid {owner.pid}, {owner.thread})"
+
+
+def _since(info: LockInfo) -> str:
+    return "" if info.held_for is None else f" since {info.held_for:.0f} s"
+
+
+def _token_and_what(info: LockInfo) -> str:
+    token = "" if info.token is None else f" (token {info.token})"
+    what = f"{token}: {info.description}" if info.description else token
+    return f"{what}, acquired at {info.call_site}" if info.call_site else what
+
+
+def twin_of(name: str) -> str:
+    """Return what the async twin of a method is called."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
+def refuse_in_event_loop(method: F) -> F:
+    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
+    name = method.__name__.lstrip("_")
+    shown = method.__qualname__.removeprefix("BaseLock.").replace("._", ".").lstrip("_")
+    block = " or `async with`" if name in ("acquire", "release") else ""
+    of = "lock" if shown == name else shown.partition(".")[0].lower()
+    way = "async for … in" if name == "changes" else "await"
+    twin = f"{way} {of}.{twin_of(name)}()"
+    guarded = async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
+
+    @functools.wraps(method)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        # Each `with Lock` comes by here, and async_unsafe() raises and catches an error for it.
+        if asyncio._get_running_loop() is None:
+            return method(*args, **kwargs)
+        return guarded(*args, **kwargs)
+
+    return cast(F, inner)
+
+
+class ActiveBlocks:
+    """The owners that are in ``with`` bodies of one Lock object, by the frames of these bodies.
+
+    A generator or coroutine may begin a body in one thread or task and end it in another. This
+    tells whose body ends. It takes no mutex: the garbage collector may end a body at any moment in
+    any thread.
+    """
+
+    def __init__(self) -> None:
+        # By their ids, because frames themselves would keep alive all their variables. The id of a
+        # frame may be used again; then that of its code differs, or its entry is overwritten when
+        # the new body begins.
+        self._owners: dict[tuple[int, int], list[Owner]] = {}
+
+    def begin(self, frame: FrameType, owner: Owner) -> None:
+        """Note that an owner enters a body in this frame."""
+        key = id(frame), id(frame.f_code)
+        others = self._owners.get(key)
+        if others is None:
+            self._owners[key] = [owner]
+        else:
+            # A semaphore gives one thread several owners, whose keys differ after a slash.
+            actor = owner.key.partition("/")[0]
+            same = [other for other in others if other.key.partition("/")[0] == actor]
+            self._owners[key] = [*same, owner]
+
+    def end_by_itself(self, frame: FrameType) -> Owner | None:
+        """Return whose body ends that began in this frame, and that no one else could end.
+
+        None if it began elsewhere, or in a generator: the garbage collector may close that, in any
+        thread.
+        """
+        code = frame.f_code
+        key = id(frame), id(code)
+        if code.co_flags & _GENERATORS or key not in self._owners:
+            return None
+        return self._end(key)
+
+    def end(self, frame: FrameType, current: Owner) -> Owner:
+        """Return whose body in this frame ends; the current owner's, if none is known there."""
+        key = id(frame), id(frame.f_code)
+        if key not in self._owners:
+            # An ExitStack, for one, enters and leaves in frames of its own.
+            known = reversed(list(self._owners.items()))
+            key = next((key for key, owners in known if current in owners), key)
+        return self._end(key) or current
+
+    def _end(self, key: tuple[int, int]) -> Owner | None:
+        owners = self._owners.pop(key, None)
+        if not owners:
+            return None
+        if len(owners) > 1:
+            self._owners[key] = owners[:-1]
+        return owners[-1]
 
 
 class BlockLock:

@@ -18,12 +18,11 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import BlockLock
+from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop
 from distlock.core.decorator import decorate
 from distlock.core.entrant import OnLost
 from distlock.core.held import Key
 from distlock.core.options import LockOptions
-from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.parts import (

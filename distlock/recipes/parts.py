@@ -14,9 +14,9 @@ from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
+from distlock.core.blocks import add_leave_error
 from distlock.core.held import Key
-from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import add_leave_error
+from distlock.core.until_commit import warn_if_uncommitted
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.lock import Lock
 from distlock.types.lease import Owner
