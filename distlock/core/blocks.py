@@ -276,8 +276,10 @@ class Attempt:
 
     def __init__(self, lock: BlockLock) -> None:
         self._lock = lock
-        #: whether its block has the lock; None while it is in none
-        self._acquired: bool | None = None
+        #: empty once it has begun; who takes what is in it is the one to begin
+        self._unused = [True]
+        #: whether its block has the lock
+        self._acquired = False
 
     def __enter__(self) -> bool:
         owner = self._lock._acquire(self._blocking())
@@ -287,8 +289,7 @@ class Attempt:
         return self._acquired
 
     def __exit__(self, *exc_info: Any) -> None:
-        acquired, self._acquired = self._acquired, None
-        if acquired:
+        if self._acquired:
             kind, error, traceback = exc_info
             self._lock.__exit__(kind, error, traceback, sys._getframe(1))
 
@@ -303,13 +304,16 @@ class Attempt:
         return self._acquired
 
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
-        acquired, self._acquired = self._acquired, None
-        return self._lock._aend_block(sys._getframe(1), exc_info[1]) if acquired else _nothing()
+        if not self._acquired:
+            return _nothing()
+        return self._lock._aend_block(sys._getframe(1), exc_info[1])
 
     def _blocking(self) -> bool | None:
         """Return acquire()'s ``blocking``: it waits only if the lock has a ``timeout``."""
-        if self._acquired is not None:
-            raise LockError(f"{self._lock!r}: call attempt() anew for each block")
+        try:
+            self._unused.pop()
+        except IndexError:
+            raise LockError(f"{self._lock!r}: call attempt() anew for each block") from None
         return False if self._lock._options.timeout is None else None
 
 
