@@ -115,7 +115,7 @@ class BaseLock(BlockLock):
         request = self._options.request(
             backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
-        return self._owner_of(request, run(manager.acquire(request)))
+        return request.claim.owner if run(manager.acquire(request)) else self._refused(request)
 
     async def _aacquire(
         self, blocking: bool | None = None, timeout: float | None = None
@@ -126,7 +126,8 @@ class BaseLock(BlockLock):
         request = self._options.request(
             backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
-        return self._owner_of(request, await arun(manager.acquire(request)))
+        is_held = await arun(manager.acquire(request))
+        return request.claim.owner if is_held else self._refused(request)
 
     @refuse_in_event_loop
     def release(self) -> None:
@@ -308,7 +309,7 @@ class BaseLock(BlockLock):
         )
         request.deadline = deadline
         is_held: bool = yield from manager.acquire(request)
-        return self._owner_of(request, is_held) is not None
+        return is_held or self._refused(request) is not None
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
@@ -335,10 +336,8 @@ class BaseLock(BlockLock):
         lock._blocks = ActiveBlocks()
         return lock
 
-    def _owner_of(self, request: AcquireRequest, is_held: bool) -> Owner | None:
-        """Return who has it now by this request; if nobody, note who has, as its backend said."""
-        if is_held:
-            return request.claim.owner
+    def _refused(self, request: AcquireRequest) -> Owner | None:
+        """Note who has the lock, as its backend has said; return None."""
         self._refused_by = request.claim.refused_by
         return None
 

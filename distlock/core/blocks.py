@@ -140,9 +140,11 @@ class ActiveBlocks:
         """
         code = frame.f_code
         key = id(frame), id(code)
-        if code.co_flags & _GENERATORS or key not in self._owners:
+        if code.co_flags & _GENERATORS or (owners := self._owners.pop(key, None)) is None:
             return None
-        return self._end(key)
+        if len(owners) > 1:
+            self._owners[key] = owners[:-1]
+        return owners[-1]
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
@@ -151,12 +153,7 @@ class ActiveBlocks:
             # An ExitStack, for one, enters and leaves in frames of its own.
             known = reversed(list(self._owners.items()))
             key = next((key for key, owners in known if current in owners), key)
-        return self._end(key) or current
-
-    def _end(self, key: tuple[int, int]) -> Owner | None:
-        owners = self._owners.pop(key, None)
-        if not owners:
-            return None
+        owners = self._owners.pop(key, None) or [current]
         if len(owners) > 1:
             self._owners[key] = owners[:-1]
         return owners[-1]

@@ -54,20 +54,15 @@ def call_site(description: str) -> tuple[str, str, bool]:
     while frame is not None:
         package = _between[frame.f_globals.get("__name__", "")]
         if not package:
-            return *_site(frame.f_code.co_filename, frame.f_lineno, description), False
+            site = f"{shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
+            label = f"{description} (at {site})" if description else f"(at {site})"
+            return site, label if len(label) <= MAX_DESCRIPTION else description, False
         if package == "distlock.":
             outermost = frame.f_code.co_name
         elif frame.f_code.co_name in JOB_FUNCTIONS and runs_a_job(frame):
             return "", description, outermost in _DOORS
         frame = frame.f_back
     return "", description, False
-
-
-@functools.lru_cache(512)
-def _site(filename: str, line: int, description: str) -> tuple[str, str]:
-    site = f"{shortened(filename)}:{line}"
-    label = f"{description} (at {site})" if description else f"(at {site})"
-    return site, label if len(label) <= MAX_DESCRIPTION else description
 
 
 def callers_level() -> int:
