@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from inspect import getattr_static
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast, get_args
 
 from django.apps import apps
@@ -79,6 +81,23 @@ class LockedCommand(BaseCommand):
     #: the lock while ``handle()`` runs; with --no-lock one that takes nothing, see ``NoLock``. With
     #: ``lock_slots`` a Semaphore, which has all of a Lock but ``atomic()``
     lock: Lock
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raise ImproperlyConfigured for an attribute ``lock_…`` that there is not.
+
+        A misspelt one would be ignored, and the command would run otherwise than was meant. Methods
+        and properties of the command may have such names.
+        """
+        super().__init_subclass__(**options)
+        known = [name for name in vars(LockedCommand) if name.startswith("lock_")]
+        for name in dir(cls):
+            value = getattr_static(cls, name)
+            if name.startswith("lock_") and name not in known and not _is_code(value):
+                (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
+                raise ImproperlyConfigured(
+                    f"{cls.__module__}: {cls.__qualname__} sets {name}, which LockedCommand does"
+                    f" not know; did you mean {nearest}?"
+                )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """See BaseCommand."""
@@ -204,6 +223,11 @@ def _name_of(command: type[BaseCommand]) -> str:
     if app is None or _COMMANDS not in module:
         return f"{module}.{command.__qualname__}"
     return f"{app.label}.{module.rpartition('.')[2]}"
+
+
+def _is_code(attribute: object) -> bool:
+    """Return whether an attribute of a class is a method or a property, and no plain value."""
+    return callable(attribute) or hasattr(attribute, "__get__")
 
 
 def _loss(lock: BaseLock) -> str:
