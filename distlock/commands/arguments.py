@@ -7,96 +7,48 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from copy import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandParser
 
 from distlock import fan_out
 from distlock.backends.base import BaseBackend
-from distlock.backends.seats import backend_name
-from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
-from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
+from distlock.commands.exit_codes import BUSY, FAILED, NOT_HELD, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.manager import manager
-from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import LockError
+from distlock.exceptions import LockError, NotSupported, StaleToken
 from distlock.fan_out import call_backends, one_line
-from distlock.recipes.slots import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
-from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
+from distlock.types.lease import LOCK_KINDS, Kind
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
-def add_using(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--using",
-        action="append",
-        metavar="ALIAS",
-        help="Ask only the backend of this alias. May be repeated; all backends by default.",
-    )
+#: Adds an argument to a parser.
+Argument = Callable[[argparse._ActionsContainer], object]
 
 
-def add_alias(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
-    )
+def option(what: str, help: str, **options: Any) -> Argument:
+    """Return an argument of a command; ``what`` is as in its usage: ``"--every SECONDS"``.
+
+    ``options`` are those of argparse. Names for the same are separated by ``|``.
+    """
+    names, _, metavar = what.partition(" ")
+    if metavar:
+        options["metavar"] = metavar
+    return lambda parser: parser.add_argument(*names.split("|"), help=help, **options)
 
 
-def add_name(
-    parser: CommandParser, *, required: bool = True, help: str = "The lock's name."
-) -> None:
-    parser.add_argument(
-        "name",
-        type=name,
-        nargs=None if required else "?",
-        metavar="NAME",
-        help=help,
-    )
+def argument(checked: Callable[[str], T]) -> Callable[[str], T]:
+    """Make the type of an argument of a function: argparse shows the message of its ValueError."""
 
-
-def add_kind(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--kind",
-        type=kind,
-        metavar="KIND",
-        help="Only this kind of lock: lock, semaphore or rwlock. All kinds by default.",
-    )
-
-
-def add_busy_code(parser: argparse._ActionsContainer, default: int = BUSY) -> None:
-    parser.add_argument(
-        "--busy-code",
-        type=exit_code,
-        default=default,
-        metavar="CODE",
-        help="The exit code if someone else has the lock (%(default)s). With 0 there is no message"
-        " below --verbosity 2.",
-    )
-
-
-def add_json(parser: CommandParser) -> None:
-    parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
-
-
-def add_common(subparser: CommandParser, parser: CommandParser) -> None:
-    """Let Django's own options, which ``parser`` has, stand behind the subcommand, too."""
-    for action in parser._actions:
-        if action.option_strings and action.dest not in ("help", "version"):
-            twin = copy(action)
-            twin.default = twin.help = argparse.SUPPRESS
-            subparser._add_action(twin)
-
-
-def _argument(checked: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a check as the type of an argument: argparse shows the message of its error."""
-
-    def convert(value: str) -> str:
+    def convert(value: str) -> T:
         try:
             return checked(value)
         except ValueError as error:
@@ -106,99 +58,102 @@ def _argument(checked: Callable[[str], str]) -> Callable[[str], str]:
 
 
 #: What a lock may be called, and how it may be described.
-name, description = _argument(checked_name), _argument(checked_description)
+name, description = argument(checked_name), argument(checked_description)
 
 
+@argument
 def kind(value: str) -> Kind:
     """Return the kind of lock that ``value`` names."""
     if value not in LOCK_KINDS:
-        kinds = ", ".join(LOCK_KINDS)
-        raise argparse.ArgumentTypeError(f"must be one of {kinds}, not {value!r}")
+        raise ValueError(f"must be one of {', '.join(LOCK_KINDS)}, not {value!r}")
     return Kind(value)
 
 
+@argument
 def prefix(value: str) -> str:
     """Return ``value`` if a lock's name may begin so."""
     try:
         checked_name(f"-{value}-")
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"no name can begin with {value!r}") from error
+        raise ValueError(f"no name can begin with {value!r}") from error
     return value
 
 
-def seconds(value: str) -> float:
-    """Return ``value`` if it is a length of time."""
-    if not (number := _number(value)) > 0:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds > 0, not {value!r}")
-    return number
+def _number(what: str, convert: Callable[[str], N], least: N, most: float) -> Callable[[str], N]:
+    """Return the type of a number between these two; ``what`` says which numbers these are."""
+
+    @argument
+    def checked(value: str) -> N:
+        with suppress(ValueError):
+            if least <= (number := convert(value)) <= most:
+                return number
+        raise ValueError(f"must be {what}, not {value!r}")
+
+    return checked
 
 
-def waiting_time(value: str) -> float:
-    """Return ``value`` if it says how long to wait; 0 is not at all."""
-    if not (number := _number(value)) >= 0:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds >= 0, not {value!r}")
-    return number
-
-
-def exit_code(value: str) -> int:
-    """Return ``value`` if a process can end with it."""
-    if not (value.isascii() and value.isdecimal() and int(value) <= 255):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 255, not {value!r}")
-    return int(value)
-
-
-def whole_number(value: str) -> int:
-    """Return ``value`` if it is 0, 1, 2 and so on, as tokens are."""
+def _whole(value: str) -> int:
     if not (value.isascii() and value.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {value!r}")
+        raise ValueError
     return int(value)
 
 
-def _number(value: str) -> float:
-    """Return a number of seconds that Python can wait for; NaN for anything else."""
-    try:
-        number = float(value)
-    except ValueError:
-        return math.nan
-    return number if number <= threading.TIMEOUT_MAX else math.nan
+#: A length of time, and how long to wait: 0 is not at all. Python can wait no longer.
+seconds = _number("a number of seconds > 0", float, math.ulp(0.0), threading.TIMEOUT_MAX)
+waiting_time = _number("a number of seconds >= 0", float, 0.0, threading.TIMEOUT_MAX)
+#: 0, 1, 2 and so on, as tokens are; and what a process can end with.
+whole_number = _number("a whole number", _whole, 0, math.inf)
+exit_code = _number("a whole number from 0 to 255", _whole, 0, 255)
+
+USING = option(
+    "--using ALIAS",
+    "Ask only the backend of this alias. May be repeated; all backends by default.",
+    action="append",
+)
+ALIAS = option("--using ALIAS", "The backend's alias in DISTLOCK.", default=DEFAULT_ALIAS)
 
 
-def add_signature(parser: CommandParser) -> None:
-    """Let a command say why something is done, and by whom."""
-    parser.add_argument("--reason", default="", metavar="TEXT", help="Why; for the audit log.")
-    who = "Who does it; the system's user by default."
-    parser.add_argument("--as", dest="who", default="", metavar="WHO", help=who)
+def prefix_option(what: str) -> Argument:
+    return option("--prefix", f"Only {what} with this.", type=prefix, default="")
 
 
-def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInfo]:
-    """Return what a backend knows of a name, as the name of a lock of one kind, or of all kinds.
+NAME = option("name NAME", "The lock's name.", type=name)
+KIND = option(
+    "--kind KIND",
+    "Only this kind of lock: lock, semaphore or rwlock. All kinds by default.",
+    type=kind,
+)
+JSON = option("--json", "Print JSON instead of a table.", action="store_true")
+YES = option(
+    "--yes|--no-input|--noinput",
+    "Do not ask; for scripts.",
+    action="store_false",
+    dest="interactive",
+)
+#: Why something is done, and by whom.
+SIGNATURE = (
+    option("--reason TEXT", "Why; for the audit log.", default=""),
+    option("--as WHO", "Who does it; the system's user by default.", dest="who", default=""),
+)
 
-    Of several kinds those are left out that nobody holds or waits for, but for the plain lock if
-    nothing else is there.
-    """
-    if kind is not None:
-        info = part_of(backend, kind).inspect(backend_name(kind, name))
-        return [Crowds.read(backend, manager.queue).added_to(info)]
-    lock, *others = every_kind(backend)
-    shared = [
-        info
-        for part in others
-        for kind in SHARED_KINDS
-        if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
-    ]
-    info = Crowds.read(lock, manager.queue).added_to(lock.inspect(name))
-    return shared if shared and not info.holders else [info, *shared]
+
+def busy_code(default: int = BUSY) -> Argument:
+    return option(
+        "--busy-code CODE",
+        "The exit code if someone else has the lock (%(default)s). With 0 there is no message"
+        " below --verbosity 2.",
+        type=exit_code,
+        default=default,
+    )
 
 
-def slots(value: str) -> Slots:
-    """Return a number of slots, or AGREED."""
-    digits = value.removeprefix("-")
-    number = int(value) if digits.isascii() and digits.isdecimal() else value
-    try:
-        checked_slots("it", number, at_least=None)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return AGREED if isinstance(number, str) else number
+def add_common(subparser: CommandParser, parser: CommandParser) -> None:
+    """Let Django's own options, which ``parser`` has, stand behind the subcommand, too."""
+    for action in parser._actions:
+        if action.option_strings and action.dest not in ("help", "version"):
+            twin = copy(action)
+            twin.default = twin.help = argparse.SUPPRESS
+            subparser._add_action(twin)
 
 
 class Backends:
@@ -213,11 +168,8 @@ class Backends:
         self.aliases = list(dict.fromkeys(using or known))
         for alias in self.aliases:
             if alias not in known:
-                fail(
-                    USAGE,
-                    f"ALIAS: DISTLOCK has no alias {alias!r}; the aliases are:"
-                    f" {', '.join(map(repr, known))}",
-                )
+                aliases = ", ".join(map(repr, known))
+                fail(USAGE, f"ALIAS: DISTLOCK has no alias {alias!r}; the aliases are: {aliases}")
         #: why backends could not be asked, by alias
         self.failures: dict[str, str] = {}
 
@@ -264,6 +216,19 @@ class Backends:
     def report(self) -> list[str]:
         """Return a sentence for each backend that could not be asked."""
         return [f"{alias!r} could not be asked: {why}" for alias, why in self.failures.items()]
+
+
+def ask(using: str, question: Callable[[], T]) -> T:
+    """Return what a recipe answers; end the command if it raises an error."""
+    Backends([using])  # refuses an alias that there is not
+    try:
+        return question()
+    except StaleToken as error:
+        fail(NOT_HELD, escaped(str(error)))
+    except (NotSupported, TypeError, ValueError) as error:
+        fail(USAGE, escaped(str(error)))
+    except (LockError, ImproperlyConfigured) as error:
+        fail(FAILED, f"{using!r} could not be asked: {escaped(str(error))}")
 
 
 def quiet_drivers() -> None:

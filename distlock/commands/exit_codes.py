@@ -1,13 +1,15 @@
-"""The exit codes of the management commands; scripts rely on them, so they never change.
+"""How the management commands end; scripts rely on the exit codes, so they never change.
 
 NOT_EXECUTABLE and NOT_FOUND are those of a shell.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 
 from distlock.supervisor.processes import NOT_EXECUTABLE as NOT_EXECUTABLE
 from distlock.supervisor.processes import NOT_FOUND as NOT_FOUND
@@ -42,20 +44,30 @@ MEANINGS = {
 }
 
 
-def epilog(
-    *codes: int,
-    failed: str = MEANINGS[FAILED],
-    not_held: str = MEANINGS[NOT_HELD],
-    more: str = "",
-) -> str:
+def epilog(*codes: int, more: str = "", meanings: Mapping[int, str] = MEANINGS) -> str:
     """Return the end of a command's help text: what its exit codes mean.
 
-    ``failed`` and ``not_held`` are what these mean there, ``more`` comes after the codes.
+    ``meanings`` are those that differ there from ``MEANINGS``; ``more`` comes after the codes.
     """
-    meanings = {**MEANINGS, FAILED: failed, NOT_HELD: not_held}
+    meanings = {**MEANINGS, **meanings}
     return f"Exit codes: {'; '.join(f'{code} {meanings[code]}' for code in codes)}{more}."
 
 
 def fail(code: int, message: str) -> NoReturn:
     """End the command with ``message`` on stderr and ``code``; call_command() sees CommandError."""
     raise CommandError(message, returncode=code)
+
+
+def confirm(command: BaseCommand, interactive: bool, question: str) -> None:
+    """Go on if ``interactive`` is False, or the question is answered with yes; end otherwise."""
+    if not interactive:
+        return
+    if not sys.stdin.isatty():
+        fail(USAGE, "there is no terminal to ask at; say --yes to do it without a question")
+    try:
+        answer = input(f"{question} [y/N] ")
+    except (EOFError, KeyboardInterrupt):
+        command.stdout.write("")
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        fail(DECLINED, "nothing was done")

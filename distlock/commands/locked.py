@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from inspect import getattr_static
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast, get_args
 
 from django.apps import apps
@@ -13,20 +15,20 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
 from distlock.commands.acquire import from_command_line, run_command, stay
-from distlock.commands.arguments import add_busy_code, waiting_time
+from distlock.commands.arguments import busy_code, waiting_time
 from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.interrupters import body_interrupter
+from distlock.core.interrupters import BodyInterrupter, body_interrupter
 from distlock.core.name_template import NameTemplate
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.semaphore import Semaphore
 from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.recipes.track import track
-from distlock.supervisor.signal_handling import ended_by_signals
+from distlock.supervisor.processes import ended_by_signals
 from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner
 
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 _COMMANDS = ".management.commands."
 
-EPILOG = epilog(DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, failed="another error")
+EPILOG = epilog(DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, meanings={FAILED: "another error"})
 
 
 class LockedCommand(BaseCommand):
@@ -81,23 +83,34 @@ class LockedCommand(BaseCommand):
     #: ``lock_slots`` a Semaphore, which has all of a Lock but ``atomic()``
     lock: Lock
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raise ImproperlyConfigured for an attribute ``lock_…`` that there is not.
+
+        A misspelt one would be ignored, and the command would run otherwise than was meant. Methods
+        and properties of the command may have such names.
+        """
+        super().__init_subclass__(**options)
+        known = [name for name in vars(LockedCommand) if name.startswith("lock_")]
+        for name in dir(cls):
+            value = getattr_static(cls, name)
+            is_code = callable(value) or hasattr(value, "__get__")  # a method, a property
+            if name.startswith("lock_") and name not in known and not is_code:
+                (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
+                raise ImproperlyConfigured(
+                    f"{cls.__module__}: {cls.__qualname__} sets {name}, which LockedCommand does"
+                    f" not know; did you mean {nearest}?"
+                )
+
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """See BaseCommand."""
         kwargs.setdefault("epilog", EPILOG)
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         group = parser.add_argument_group("lock")
-        group.add_argument(
-            "--lock-timeout",
-            type=waiting_time,
-            metavar="SECONDS",
-            help="Wait for the lock no longer than that; 0 tries once.",
-        )
-        add_busy_code(group, self._busy_code)
-        group.add_argument(
-            "--no-lock",
-            action="store_true",
-            help="Run without the lock, whoever has it.",
-        )
+        help = "Wait for the lock no longer than that; 0 tries once."
+        group.add_argument("--lock-timeout", type=waiting_time, metavar="SECONDS", help=help)
+        busy_code(self._busy_code)(group)
+        help = "Run without the lock, whoever has it."
+        group.add_argument("--no-lock", action="store_true", help=help)
         return parser
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -123,24 +136,9 @@ class LockedCommand(BaseCommand):
         return track(iterable, self.lock.name, total, unit=unit, using=self.lock_using)
 
     def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-        interrupter, name = body_interrupter(), self._lock_name(options)
-        try:
-            checked_choice("lock_on_busy", self.lock_on_busy, get_args(OnBusy))
-            waiting_limit(True, self.lock_timeout)
-            lock = lock_or_slot(
-                name,
-                self.lock_slots,
-                using=self.lock_using,
-                lease=self.lock_lease,
-                at_least=self.lock_at_least,
-                description=self.lock_description,
-                on_lost=interrupter.on_lost if self.lock_terminates else None,
-                release=self.lock_release,
-            )
-            self.lock = cast(Lock, lock)
-            _ = locks[lock.using]
-        except (TypeError, ValueError, ImproperlyConfigured) as error:
-            raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
+        interrupter = body_interrupter()
+        lock = self._checked_lock(self._lock_name(options), interrupter)
+        self.lock = cast(Lock, lock)
 
         def body() -> str | None:
             granted_at = clock()
@@ -169,6 +167,26 @@ class LockedCommand(BaseCommand):
             busy_code=options.get("busy_code", self._busy_code),
             verbosity=options.get("verbosity", 1),
         )
+
+    def _checked_lock(self, name: str, interrupter: BodyInterrupter) -> BaseLock:
+        """Return the lock as the attributes want it; ImproperlyConfigured if one is wrong."""
+        try:
+            checked_choice("lock_on_busy", self.lock_on_busy, get_args(OnBusy))
+            waiting_limit(True, self.lock_timeout)
+            lock = lock_or_slot(
+                name,
+                self.lock_slots,
+                using=self.lock_using,
+                lease=self.lock_lease,
+                at_least=self.lock_at_least,
+                description=self.lock_description,
+                on_lost=interrupter.on_lost if self.lock_terminates else None,
+                release=self.lock_release,
+            )
+            _ = locks[lock.using]
+        except (TypeError, ValueError, ImproperlyConfigured) as error:
+            raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
+        return lock
 
     def _waits(self, timeout: float | None) -> float | None:
         """Return the seconds to wait, by the value of --lock-timeout; None waits for ever."""
@@ -235,11 +253,14 @@ class _TakesNothing(BaseLock):
         """See _acquire()."""
         return self._current_owner
 
-    def release(self) -> None:
+    def release(self, *args: object) -> None:
         """Do nothing."""
 
-    async def arelease(self) -> None:
+    async def arelease(self, *args: object) -> None:
         """Do nothing."""
+
+    check = verify = release
+    averify = arelease
 
     def _leave_block(self, *args: object) -> None:
         pass
@@ -257,15 +278,6 @@ class _TakesNothing(BaseLock):
         raise LockNotHeld(
             f"lock {self.name!r} is not held here: with --no-lock the command runs without it"
         )
-
-    def check(self) -> None:
-        """Do nothing."""
-
-    def verify(self) -> None:
-        """Do nothing."""
-
-    async def averify(self) -> None:
-        """Do nothing."""
 
 
 class NoLock(_TakesNothing, Lock):

@@ -1,5 +1,7 @@
 """What the commands print: names, times and owners, tables, JSON, and commands for a shell.
 
+Tables for people fit into a terminal; elsewhere nothing is cut, nor left out.
+
 Names of locks, hosts and threads come from anywhere, and are shown to the person who decides what
 to break. So text is escaped for terminals and quoted for shells.
 """
@@ -11,6 +13,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -20,16 +23,23 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from distlock.commands.tables import Row as Row
-from distlock.commands.tables import table_lines
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
 from distlock.types.values import escaped as escaped
+
+#: What a table, or a list of fields, has in a row; see as_text().
+Row = Sequence[object]
 
 NOTHING = "-"
 
 #: Names of colours of Django's commands.
 HEADING, ALARM, WARNING = "MIGRATE_HEADING", "ERROR", "WARNING"
+
+#: Where nothing is cut, a longer cell does not widen its column, but only its own line.
+WIDEST = 48
+#: Columns of the terminal that long cells keep, before a whole column is left out.
+READABLE = 14
+GAP = "  "
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -100,6 +110,13 @@ def age(when: datetime | None) -> str:
     return duration(None if when is None else (datetime.now(UTC) - when).total_seconds())
 
 
+def as_text(value: object) -> str:
+    """Return a value for a table or a field: text as it is, and all else as people read it."""
+    if value is None or isinstance(value, datetime):
+        return moment(value)
+    return owner(value) if isinstance(value, Owner) else str(value)
+
+
 def width(command: BaseCommand) -> int | None:
     """Return the columns of the terminal where a command prints; None if that is no terminal."""
     return shutil.get_terminal_size().columns if command.stdout.isatty() else None
@@ -107,13 +124,14 @@ def width(command: BaseCommand) -> int | None:
 
 def write_table(
     command: BaseCommand,
-    heading: Row,
+    heading: Sequence[str],
     rows: Iterable[Row],
     *,
     optional: Sequence[str] | None = None,
     colours: Sequence[str] = (),
+    nothing: str = "",
 ) -> None:
-    """Write a table for people; nothing if it has no rows.
+    """Write a table for people; if it has no rows only ``nothing``, as an error.
 
     See table_lines() for the ``optional`` columns, by default all but the first two. ``colours``
     are those of the rows, see paint().
@@ -123,6 +141,8 @@ def write_table(
     lines = table_lines(heading, rows, width(command), optional)
     for line, colour in zip_longest(lines, (HEADING, *colours)[: len(lines)], fillvalue=""):
         command.stdout.write(paint(command, line, colour))
+    if nothing and not lines:
+        command.stderr.write(nothing)
 
 
 def paint(command: BaseCommand, line: str, colour: str) -> str:
@@ -130,16 +150,87 @@ def paint(command: BaseCommand, line: str, colour: str) -> str:
     return getattr(command.style, colour)(line) if colour else line
 
 
-def write_fields(command: BaseCommand, pairs: Iterable[tuple[str, str]]) -> None:
+def write_fields(command: BaseCommand, pairs: Iterable[tuple[str, object]]) -> None:
     """Write labels and values below one another, indented."""
     pairs = list(pairs)
     widest = max(len(label) for label, _ in pairs)
     room = (width(command) or sys.maxsize) - widest - 4
     for label, value in pairs:
+        text = as_text(value)
         # A command is left to the terminal, so that it can be copied in one piece.
-        lines = [] if value.startswith("manage.py ") else textwrap.wrap(value, room)
-        for number, line in enumerate(lines or [value]):
+        lines = [] if text.startswith("manage.py ") else textwrap.wrap(text, room)
+        for number, line in enumerate(lines or [text]):
             command.stdout.write(f"  {'' if number else label:<{widest}}  {line}")
+
+
+def cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes: a Chinese character takes two."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
+    return len(text) + wide - sum(unicodedata.category(each) in ("Mn", "Me") for each in text)
+
+
+def cut(text: str, width: int, *, middle: bool = False) -> str:
+    """Return a text that takes no more than ``width``; ``middle``: both of its ends are kept."""
+    if cells(text) <= width:
+        return text
+    kept = (width - 1) // 2 if middle else 0
+    end = text[len(text) - kept :]
+    while cells(end) > kept:
+        end = end[1:]
+    start = text[:width]
+    while start and cells(start) + cells(end) >= width:
+        start = start[:-1]
+    return f"{start}…{end}"
+
+
+def table_lines(
+    heading: Row, rows: Iterable[Row], width: int | None = None, optional: Sequence[str] = ()
+) -> list[str]:
+    """Return the heading and the rows as aligned lines; nothing if there are no rows.
+
+    They take ``width`` columns of a terminal at the most: long cells are cut. Where that would
+    leave too little of them, columns with the headings ``optional`` are left out, first those that
+    say the same in each row, then from the first heading on. None is for no terminal.
+    """
+    table = [heading, *rows]
+    if len(table) == 1:
+        return []
+    columns = list(zip(*(map(as_text, row) for row in table), strict=True))
+    if width is None:
+        return _aligned(columns, WIDEST)
+    spare = sorted(
+        (each for each in columns if each[0] in optional),
+        key=lambda each: (len(set(each[1:])) > 1, optional.index(each[0])),
+    )
+    while spare and _longest_cell(columns, width) < min(READABLE, width):
+        columns.remove(spare.pop(0))
+    most = _longest_cell(columns, width)
+    shown = [
+        [cut(each, most, middle=column is columns[0]) for each in column] for column in columns
+    ]
+    return [cut(line, width) for line in _aligned(shown, width)]
+
+
+def _longest_cell(columns: Sequence[Sequence[str]], width: int) -> int:
+    """Return to what long cells have to be cut, so that no line is wider."""
+    widths = [max(map(cells, column)) for column in columns]
+    room = width - len(GAP) * (len(widths) - 1)
+    if sum(widths) <= room:
+        return width  # nothing has to be cut
+    fitting = (most for most in range(width, 1, -1) if sum(min(w, most) for w in widths) <= room)
+    return next(fitting, 1)
+
+
+def _aligned(columns: Sequence[Sequence[str]], widest: int) -> list[str]:
+    *padded, last = columns
+    widths = [min(max(map(cells, column)), widest) for column in padded]
+    lines = []
+    for *row, end in zip(*padded, last, strict=True):
+        gaps = [" " * max(width - cells(each), 0) for each, width in zip(row, widths, strict=True)]
+        lines.append(GAP.join([*map(str.__add__, row, gaps), end]).rstrip())
+    return lines
 
 
 def write_json(command: BaseCommand, document: object) -> None:

@@ -2,219 +2,147 @@
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
 from queue import Full
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
-
-from distlock.commands import output
-from distlock.commands.arguments import whole_number
-from distlock.commands.confirm import add_yes, confirm
+from distlock.commands.arguments import YES, option, whole_number
 from distlock.commands.exit_codes import BUSY, NOT_HELD, fail
-from distlock.commands.recipe_command import (
-    ASKING,
-    CHANGING,
-    RecipeCommand,
-    RecordedVerb,
-    Show,
-    Verb,
-    add_name,
-    add_shown,
-    ask,
-    record,
-)
+from distlock.commands.output import Row, age, data, quoted
+from distlock.commands.verbs import ASKING, FILLING, RecipeCommand, RecordedVerb, Show, Target
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
 
 
-def _row(info: QueueInfo) -> output.Row:
-    return (
-        str(info.ready),
-        str(info.delivered),
-        str(info.delayed),
-        str(info.dead),
-        str(info.maxsize or output.NOTHING),
-        output.age(info.oldest),
-    )
+def _row(info: QueueInfo) -> Row:
+    oldest = age(info.oldest)
+    return info.ready, info.delivered, info.delayed, info.dead, info.maxsize or None, oldest
 
 
-def _delivery(one: DeliveryInfo) -> output.Row:
-    return (
-        str(one.id),
-        "delayed" if one.delayed else "delivered",
-        output.owner(None if one.delayed else one.owner),
-        output.age(one.since),
-        str(one.token),
-    )
+def _delivery(one: DeliveryInfo) -> Row:
+    state, consumer = ("delayed", None) if one.delayed else ("delivered", one.owner)
+    return one.id, state, consumer, age(one.since), one.token
 
 
-def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
-    letters = _letters(using, Queue(name, using=using))
-    if json:
-        output.write_json(command, {"using": using, "name": name, "dead": letters})
-        return
-    heading = ("ITEM", "PUT", "DELIVERIES", "REASON", "BODY")
-    output.write_table(command, heading, map(_letter, letters))
-    if not letters:
-        command.stderr.write("No dead letters.")
-
-
-def _letters(using: str, queue: Queue) -> tuple[QueueItem, ...]:
+def _letters(at: Target) -> tuple[QueueItem, ...]:
     """Return all dead letters; dead() returns the first ones only."""
-    return ask(using, partial(queue.dead, max(ask(using, queue.info).dead, 1)))
+    queue = at.recipe(Queue)
+    return at.ask(partial(queue.dead, max(at.ask(queue.info).dead, 1)))
 
 
-def _letter(letter: QueueItem) -> output.Row:
-    return (
-        str(letter.id),
-        output.moment(letter.at),
-        str(letter.attempts),
-        output.quoted(letter.reason) or output.NOTHING,
-        output.data(letter.body),
-    )
+def _letter(letter: QueueItem) -> Row:
+    return letter.id, letter.at, letter.attempts, quoted(letter.reason) or None, data(letter.body)
 
 
-def _add_retried(parser: CommandParser) -> None:
-    add_name(parser)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--item",
-        type=whole_number,
-        help="The dead letter of this number, as `queue dead` prints it.",
-    )
-    what.add_argument("--all", action="store_true", help="All dead letters.")
-
-
-def _retry(
-    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **options: Any
-) -> None:
-    queue, count = Queue(name, using=using), 0
-    letters = [one for one in _letters(using, queue) if all or one.id == item]
+def _retry(at: Target, *, item: int | None, all: bool, **options: Any) -> None:
+    queue, count = at.recipe(Queue), 0
+    letters = [one for one in _letters(at) if all or one.id == item]
     if not letters:
         which = "no dead letters" if all else f"no dead letter {item}"
-        fail(NOT_HELD, f"queue {name!r} on {using!r} has {which}")
+        fail(NOT_HELD, f"queue {at!r} has {which}")
     try:
         for letter in letters:
-            count += ask(using, partial(queue.retry, letter, blocking=False))
+            count += at.ask(partial(queue.retry, letter, blocking=False))
     except Full:
-        fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
+        fail(BUSY, f"queue {at!r} is full; {count} were put back")
     finally:  # what was put back is recorded, whatever ended it
         if count:
             done = f"{count} of {len(letters)} dead letters" if all else f"item {item}"
-            record(Kind.QUEUE, "retry", f"Put back: {done}.", using=using, name=name, **options)
-    command.stdout.write(f"{count} put back, at the end of the queue.")
+            at.record(Kind.QUEUE, "retry", f"Put back: {done}.", **options)
+    at.write(f"{count} put back, at the end of the queue.")
 
 
-def _add_released(parser: CommandParser) -> None:
-    add_name(parser)
-    for option, meaning in {
-        "--item": "The item's number",
-        "--token": "Its delivery's token",
-    }.items():
-        parser.add_argument(
-            option, type=whole_number, required=True, help=f"{meaning}, as `queue show` prints it."
-        )
-    add_yes(parser)
-
-
-def _release(
-    command: BaseCommand,
-    *,
-    name: str,
-    using: str,
-    item: int,
-    token: int,
-    interactive: bool,
-    **others: object,
-) -> str:
-    queue = Queue(name, using=using)
-    deliveries = ask(using, queue.info).deliveries
-    found = [one for one in deliveries if (one.id, one.token) == (item, token)]
-    missing = f"queue {name!r} on {using!r} has no delivery of item {item} with token {token}"
-    if not found:
+def _release(at: Target, *, item: int, token: int, interactive: bool, **others: object) -> str:
+    queue = at.recipe(Queue)
+    deliveries = at.ask(queue.info).deliveries
+    one = next((each for each in deliveries if (each.id, each.token) == (item, token)), None)
+    missing = f"queue {at!r} has no delivery of item {item} with token {token}"
+    if one is None:
         fail(NOT_HELD, missing)
-    one = found[0]
-    command.stdout.write(
+    at.write(
         f"Item {one.id} is delivered again at once."
-        f" {output.quoted(f'{one.owner.host}:{one.owner.pid}')}, which has had it for"
-        f" {output.age(one.since)}, may still work on it, but cannot acknowledge it."
+        f" {quoted(f'{one.owner.host}:{one.owner.pid}')}, which has had it for"
+        f" {age(one.since)}, may still work on it, but cannot acknowledge it."
     )
-    confirm(command, interactive, "Take it back?")
-    if not ask(using, lambda: queue.force_release(item, token)):
+    at.confirm(interactive, "Take it back?")
+    if not at.ask(lambda: queue.force_release(item, token)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
-    command.stdout.write(command.style.SUCCESS("Taken back."))
+    at.succeed("Taken back.")
     return f"Taken back: item {item}, token {token}, consumer {one.owner}."
 
 
-def _add_purged(parser: CommandParser) -> None:
-    add_name(parser)
-    parser.add_argument(
-        "--dead", action="store_true", help="The dead letters, in place of what is ready."
-    )
-    add_yes(parser)
-
-
-def _purge(
-    command: BaseCommand, *, name: str, using: str, dead: bool, interactive: bool, **others: object
-) -> str | None:
-    queue = Queue(name, using=using)
-    info = ask(using, queue.info)
+def _purge(at: Target, *, dead: bool, interactive: bool, **others: object) -> str | None:
+    queue = at.recipe(Queue)
+    info = at.ask(queue.info)
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
-    command.stdout.write(f"{output.quoted(name)} on {using} has {count} {what}.")
+    at.write(f"{at} has {count} {what}.")
     if not count:
         return None
-    confirm(command, interactive, "Remove them for ever?")
-    removed = ask(using, lambda: queue.purge(dead=dead))
-    command.stdout.write(command.style.SUCCESS(f"{removed} removed."))
+    at.confirm(interactive, "Remove them for ever?")
+    removed = at.ask(lambda: queue.purge(dead=dead))
+    at.succeed(f"{removed} removed.")
     return f"Removed: {removed} {what}."
 
 
-def _add_size(parser: CommandParser) -> None:
-    add_name(parser)
-    parser.add_argument(
-        "maxsize",
-        type=whole_number,
-        metavar="N",
-        help="How many items there may be; 0 for no bound.",
-    )
-
-
-def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **others: object) -> str:
-    ask(using, lambda: Queue(name, using=using).resize(maxsize))
+def _resize(at: Target, *, maxsize: int, **others: object) -> str:
+    at.ask(lambda: at.recipe(Queue).resize(maxsize))
     bound = f"{maxsize} items at the most" if maxsize else "any number of items"
-    command.stdout.write(f"{output.quoted(name)} on {using} takes {bound} now.")
+    at.write(f"{at} takes {bound} now.")
     return f"Takes {bound} now."
 
 
-VERBS = {
-    "dead": Verb("List the dead letters.", add_shown, _dead),
-    "retry": RecordedVerb(
-        "Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)
-    ),
-    "release": RecordedVerb(
-        "Take an item back from its consumer. Asks first.", _add_released, _release, ASKING
-    ),
-    "purge": RecordedVerb(
-        "Remove what is ready, or the dead letters. Asks first.", _add_purged, _purge, ASKING
-    ),
-    "resize": RecordedVerb("Change for all how many items there may be.", _add_size, _resize),
-}
+def _add_letters(parser: argparse._ActionsContainer) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    help = "The dead letter of this number, as `queue dead` prints it."
+    what.add_argument("--item", type=whole_number, help=help)
+    what.add_argument("--all", action="store_true", help="All dead letters.")
 
-COMMAND = RecipeCommand(
+
+_DELIVERY = [
+    option(name, f"{what}, as `queue show` prints it.", type=whole_number, required=True)
+    for name, what in {"--item": "The item's number", "--token": "Its delivery's token"}.items()
+]
+_DEAD = option("--dead", "The dead letters, in place of what is ready.", action="store_true")
+_SIZE = option("maxsize N", "How many items there may be; 0 for no bound.", type=whole_number)
+
+QUEUE = RecipeCommand(
     Kind.QUEUE,
     "Queues: list, show, dead letters, retry, release, purge, resize.",
     lambda alias, name: Queue(name, using=alias).info(),
     ("READY", "DELIVERED", "DELAYED", "DEAD", "BOUND", "OLDEST"),
     _row,
-    VERBS,
-    show=Show(
-        "Show what is in a queue, and who works on it.",
-        lambda info: info.deliveries,
-        ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN"),
-        _delivery,
-        labels=("ready", "being delivered", "delayed", "dead letters", "bound", "oldest waits for"),
-    ),
+    {
+        "show": Show(
+            "Show what is in a queue, and who works on it.",
+            lambda info: info.deliveries,
+            ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN"),
+            _delivery,
+            labels=(
+                *("ready", "being delivered", "delayed", "dead letters", "bound"),
+                "oldest waits for",
+            ),
+        ),
+        "dead": Show(
+            "List the dead letters.",
+            lambda letters: letters,
+            ("ITEM", "PUT", "DELIVERIES", "REASON", "BODY"),
+            _letter,
+            key="dead",
+            read=_letters,
+            nothing="No dead letters.",
+        ),
+        "retry": RecordedVerb(
+            "Put dead letters back into the queue.", _retry, (_add_letters,), FILLING
+        ),
+        "release": RecordedVerb(
+            "Take an item back from its consumer. Asks first.", _release, (*_DELIVERY, YES), ASKING
+        ),
+        "purge": RecordedVerb(
+            "Remove what is ready, or the dead letters. Asks first.", _purge, (_DEAD, YES), ASKING
+        ),
+        "resize": RecordedVerb("Change for all how many items there may be.", _resize, (_SIZE,)),
+    },
     list_help="List the queues, and how full they are.",
 )

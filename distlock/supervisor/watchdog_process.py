@@ -19,7 +19,7 @@ from typing import Any
 
 from distlock.concurrency.clock import clock
 from distlock.supervisor import processes
-from distlock.supervisor.signal_handling import PASSED_ON
+from distlock.supervisor.processes import PASSED_ON
 
 #: Signals that the holder passes on, or that are about the terminal: none is for the watchdog.
 SIGNALS = {*PASSED_ON, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH}

@@ -13,7 +13,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock
-from distlock.commands import tables
+from distlock.commands import output
 from distlock.conf import locks
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
@@ -50,7 +50,7 @@ class TestTable:
         taken("x" * 564, "stock", "锁" * 564)
         heading, *rows = run("list").out.splitlines()
         (short,) = (row for row in rows if row.startswith("stock"))
-        assert heading.index("STATE") == tables.WIDEST + len(tables.GAP)
+        assert heading.index("STATE") == output.WIDEST + len(output.GAP)
         for column, value in [("STATE", "held"), ("WAITERS", "-")]:
             assert short[heading.index(column) :].split()[0] == value
         assert [row.split()[:2] for row in rows] == [
@@ -67,7 +67,7 @@ class TestTable:
         finally:
             threading.current_thread().name = before
         assert row.split()[5].endswith("t" * 200)
-        assert heading.index("DESCRIPTION") - heading.index("OWNER") == tables.WIDEST + 2
+        assert heading.index("DESCRIPTION") - heading.index("OWNER") == output.WIDEST + 2
 
     def test_of_nothing_is_empty(self, local, run):
         result = run("list")

@@ -285,6 +285,44 @@ def test_what_becomes_of_a_busy_command_is_one_of_three(local):
         call_command(Wrong())
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [("lock_timout", "lock_timeout"), ("lock_on_bussy", "lock_on_busy"), ("lock_at_most", "lock_")],
+)
+@pytest.mark.parametrize("base", [LockedCommand, Here])
+def test_an_attribute_that_is_misspelt_is_refused_with_the_one_that_is_meant(base, misspelt, meant):
+    message = rf"test_locked: Nightly sets {misspelt}, .* did you mean {meant}\w*\?"
+    with pytest.raises(ImproperlyConfigured, match=message):
+        type("Nightly", (base,), {misspelt: 3, "__module__": __name__})
+
+
+def test_an_attribute_that_is_misspelt_is_refused_in_a_mixin():
+    class Patient:
+        lock_timout = 3
+
+    with pytest.raises(ImproperlyConfigured, match="did you mean lock_timeout"):
+        type("Nightly", (Patient, LockedCommand), {})
+
+
+def test_methods_and_properties_of_a_command_may_be_about_locks(local):
+    class Own(Here):
+        def lock_rows(self):
+            return "rows"
+
+        @property
+        def lock_file(self):
+            return "file"
+
+        @staticmethod
+        def lock_door():
+            return "door"
+
+    def work(command):
+        return " ".join([command.lock_rows(), command.lock_file, command.lock_door()])
+
+    assert call_command(Own(work)) == "rows file door"
+
+
 @pytest.mark.parametrize("timeout", [-2, float("nan"), "soon"])
 def test_a_limit_that_is_none_is_refused(local, timeout):
     with pytest.raises(CommandError, match="timeout") as raised:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlock.commands.tables import GAP, WIDEST, cells, cut, table_lines
+from distlock.commands.output import GAP, WIDEST, cells, cut, table_lines
 
 HEADING = ("NAME", "STATE", "OWNER", "NOTE")
 ROWS = [("stock", "held", "web-1:812:MainThread", "-"), ("x" * 564, "held", "web-2:7:A", "-")]

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from distlock.commands import tables
+from distlock.commands import output
 from distlock.commands.arguments import Backends
 from distlock.concurrency.clock import clock
 from distlock.fan_out import TIMEOUT, call_backends
@@ -45,7 +45,7 @@ class TestAList:
             *("NAME", "nigh", "repo", "stoc", "xxxx", "锁锁锁锁"),
         ]
         assert len(rows) == 5
-        assert max(map(tables.cells, listing.lines)) <= columns
+        assert max(map(output.cells, listing.lines)) <= columns
         assert {"STATE", "AGE", "OWNER"} <= {*heading.split()}
         assert ("BACKEND" in heading) is (columns == 140)
 

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from distlock.commands import tables
-from distlock.commands.top import MANY_WAITERS
+from distlock.commands import output
+from distlock.commands.monitoring import MANY_WAITERS
 from distlock.recipes import Queue
 from tests.commands.processes import hold
 from tests.contract.watch import eventually
@@ -84,7 +84,7 @@ class TestAtATerminal:
         holder("stock", "x" * 564)
         once = terminal("top", "--once", columns=columns)
         assert once.end() == 0
-        assert max(map(tables.cells, once.lines)) <= columns
+        assert max(map(output.cells, once.lines)) <= columns
         assert "\x1b[?1049h" not in once.printed
 
     @pytest.mark.timeout(150)

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from distlock import Lock, LockLost, locks
 from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
 from distlock.management.commands.locks import Command
-from distlock.supervisor.signal_handling import PASSED_ON
+from distlock.supervisor.processes import PASSED_ON
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
 from tests.contract.watch import eventually, passed, steadily

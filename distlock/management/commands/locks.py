@@ -2,47 +2,108 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+from django.core.management import get_commands
 from django.core.management.base import BaseCommand, CommandParser
 from django.core.management.color import no_style
 
 from distlock.commands import (
-    completion,
-    config_values,
-    elections,
-    list_locks,
-    ping,
+    change_locks,
+    members,
+    monitoring,
     progress,
     queues,
-    release_lock,
-    reports,
-    resize_semaphore,
-    run_lock,
-    show_lock,
-    sweep_locks,
-    top,
+    run_program,
+    show_locks,
+    values,
 )
-from distlock.commands.arguments import add_common
+from distlock.commands.arguments import Backends, option
+from distlock.commands.exit_codes import FAILED, fail
+from distlock.commands.verbs import RecipeCommand, Verb, add_verbs
+from distlock.types.lease import LOCK_KINDS
 
-SUBCOMMANDS: dict[str, Any] = {
-    "list": list_locks,
-    "show": show_lock,
-    "top": top,
-    "release": release_lock,
-    "resize": resize_semaphore,
-    "run": run_lock,
-    "sweep": sweep_locks,
-    "ping": ping,
-    "election": elections.COMMAND,
-    "queue": queues.COMMAND,
-    "config": config_values.COMMAND,
-    "progress": progress.COMMAND,
-    **reports.COMMANDS,
-    "completion": completion,
+#: For each shell, what lets `python manage.py` be completed as `manage.py` is.
+SHELLS = {
+    "bash": """
+_distlock_python() {
+  [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} == *manage.py ]] || return 0
+  COMP_WORDS=("${COMP_WORDS[@]:1}") COMP_CWORD=$((COMP_CWORD - 1))
+  _shtab_manage_py
+}
+complete -o bashdefault -o default -F _distlock_python python python3
+""",
+    "zsh": """
+_distlock_python() {
+  [[ $CURRENT -gt 2 && $words[2] == *manage.py ]] || { _default; return }
+  shift words; (( CURRENT -= 1 ))
+  _shtab_manage_py
+}
+compdef _distlock_python python python3
+""",
+    "fish": r"""
+set -g _distlock_python '^\S+ +\S*manage\.py '
+complete -c python -c python3 -n 'string match -qr $_distlock_python -- (commandline -cp)' -f \
+  -a '(complete -C (string replace -r $_distlock_python "manage.py " -- (commandline -cp)))'
+""",
+}
+
+
+def _complete(command: BaseCommand, *, shell: str, **others: object) -> None:
+    try:
+        import shtab
+    except ImportError:
+        fail(FAILED, 'this needs shtab: pip install "django-distlock[completion]"')
+    root = argparse.ArgumentParser("manage.py", description="A Django project.")
+    commands = root.add_subparsers()
+    for name, app in get_commands().items():
+        if name != "locks":
+            commands.add_parser(name, help=f"A command of {app}.")  # shtab hides it without a help
+    parser = command.create_parser("manage.py", "locks")
+    choices = {"using": Backends(None).aliases, "kind": LOCK_KINDS}
+    for action in _actions(parser):
+        action.choices = choices.get(action.dest, action.choices)
+    commands.add_parser("locks", help=command.help, parents=[parser], add_help=False)
+    command.stdout.write(shtab.complete(root, shell) + SHELLS[shell])
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _actions(inner)
+
+
+SUBCOMMANDS: dict[str, Verb | RecipeCommand[Any]] = {
+    "list": show_locks.LIST,
+    "show": show_locks.SHOW,
+    "top": monitoring.TOP,
+    "release": change_locks.RELEASE,
+    "resize": change_locks.RESIZE,
+    "run": run_program.RUN,
+    "sweep": change_locks.SWEEP,
+    "ping": monitoring.PING,
+    "election": members.ELECTION,
+    "queue": queues.QUEUE,
+    "config": values.CONFIG,
+    "progress": progress.PROGRESS,
+    "group": members.GROUP,
+    "barrier": members.BARRIER,
+    "double-barrier": members.DOUBLE_BARRIER,
+    "event": values.EVENT,
+    "topic": values.TOPIC,
+    "names": members.NAMES,
+    "completion": Verb(
+        "Print the script with which a shell completes verbs, options and aliases. Needs shtab.",
+        _complete,
+        (option("shell", "The shell that reads the script.", choices=tuple(SHELLS)),),
+    ),
 }
 
 
@@ -55,13 +116,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.epilog = "Each command's own --help lists its exit codes."
-        subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
-        for name, module in SUBCOMMANDS.items():
-            subparser = subparsers.add_parser(
-                name, help=module.HELP, description=module.HELP, epilog=module.EPILOG
-            )
-            add_common(subparser, parser)
-            module.add_arguments(subparser)
+        add_verbs(parser, SUBCOMMANDS, dest="subcommand", metavar="COMMAND")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):

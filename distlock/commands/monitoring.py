@@ -1,35 +1,38 @@
-"""``manage.py locks top``: what is wrong, and then the locks by waiters and age, live."""
+"""``manage.py locks top`` and ``locks ping``: whether all is well, for people, probes and scripts.
+
+``top`` shows what is wrong, and then the locks by waiters and age, live.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand
 
 from distlock.backends.base import BaseBackend
 from distlock.commands import output
-from distlock.commands.arguments import Backends, add_json, add_using, seconds
-from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
-from distlock.commands.list_locks import HEADING, OPTIONAL, ORDERS, locks_in_use, rows_of, waiting
-from distlock.commands.tables import cut, table_lines
+from distlock.commands.arguments import JSON, USING, Backends, ask, name, option, seconds
+from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
+from distlock.commands.output import cut, table_lines
+from distlock.commands.show_locks import HEADING, OPTIONAL, ORDERS, locks_in_use, rows_of, waiting
+from distlock.commands.verbs import Verb
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import NotSupported
+from distlock.fan_out import TIMEOUT
+from distlock.health import as_json, ping
+from distlock.recipes.election import Election
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import QueueInfo
 from distlock.recipes.recipe import names_of
-from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
+from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import Kind, LockInfo, State
+from distlock.types.owners import current_owner
 from distlock.types.query import DisplayStatus, status_of
-
-HELP = (
-    "Show what is wrong, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
-    " a terminal, or with --once or --json, it is printed once."
-)
-EPILOG = epilog(DONE, FAILED, USAGE)
 
 #: A lock that at least so many wait for is among what is wrong.
 MANY_WAITERS = 10
@@ -49,35 +52,29 @@ class Problem(NamedTuple):
     text: str
 
 
-def add_arguments(parser: CommandParser) -> None:
-    add_using(parser)
-    parser.add_argument("--once", action="store_true", help="Print it once, and end.")
-    text = "How long to wait before the backends are asked again (%(default)s)."
-    parser.add_argument("--every", type=seconds, default=2.0, metavar="SECONDS", help=text)
-    add_json(parser)
-
-
-def run(command: BaseCommand, *, using: Collection[str] | None, json: bool, **options: Any) -> None:
+def _top(
+    command: BaseCommand, *, using: Collection[str] | None, json: bool, **options: Any
+) -> None:
     if command.stdout.isatty() and not (json or options["once"]):
         _watch(command, using, options["every"])
         return
     backends = Backends(using)
-    locks, problems = ask(backends)
+    infos, problems = _look(backends)
     if json:
         document = {
             "at": datetime.now(UTC),
             "problems": [each._asdict() for each in problems],
-            "locks": [output.json_entry(info) for info in locks],
+            "locks": [output.json_entry(info) for info in infos],
             "unavailable": backends.failures,
         }
         output.write_json(command, document)
     else:
-        for line, colour in _lines(locks, problems, output.width(command)):
+        for line, colour in _lines(infos, problems, output.width(command)):
             command.stdout.write(output.paint(command, line, colour))
     backends.finish()
 
 
-def ask(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], list[Problem]]:
+def _look(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], list[Problem]]:
     """Return the locks and what is wrong; raises no error of a backend. See Backends.ask()."""
     found = backends.ask(_in_use, again=again)
     problems = [problem for each in found for problem in _problems(each)]
@@ -85,8 +82,8 @@ def ask(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], lis
         text = why.removeprefix(f"DISTLOCK[{alias!r}]: ")
         problems.append(Problem("unavailable", alias, None, "", text))
     problems.sort(key=lambda each: WRONG.index(each.problem))
-    locks = sorted((each for each in found if isinstance(each, LockInfo)), key=ORDERS["age"])
-    return sorted(locks, key=ORDERS["waiters"]), problems
+    infos = sorted((each for each in found if isinstance(each, LockInfo)), key=ORDERS["age"])
+    return sorted(infos, key=ORDERS["waiters"]), problems
 
 
 def _in_use(backend: BaseBackend) -> Iterator[LockInfo | QueueInfo]:
@@ -117,13 +114,13 @@ def _problems(found: LockInfo | QueueInfo) -> Iterator[Problem]:
 
 
 def _lines(
-    locks: list[LockInfo], problems: list[Problem], width: int | None, height: int | None = None
+    infos: list[LockInfo], problems: list[Problem], width: int | None, height: int | None = None
 ) -> Iterator[tuple[str, str]]:
     """Return lines and their colours; of a screen, what is wrong takes up to half."""
-    expired = sum(info.state is State.EXPIRED for info in locks)
+    expired = sum(info.state is State.EXPIRED for info in infos)
     summary = (
-        f"{len(problems)} wrong, {len(locks) - expired} held, {expired} expired,"
-        f" {sum(map(waiting, locks))} waiting  {output.moment(datetime.now(UTC))}"
+        f"{len(problems)} wrong, {len(infos) - expired} held, {expired} expired,"
+        f" {sum(map(waiting, infos))} waiting  {output.moment(datetime.now(UTC))}"
     )
     yield cut(summary, width or len(summary)), ""
     shown = slice(3 if width is not None and width < _WIDE else None)
@@ -137,7 +134,7 @@ def _lines(
         yield line, output.ALARM if number else output.HEADING
     if wrong:
         yield f"and {len(wrong) - most} more" if len(wrong) > most else "", output.ALARM
-    rows, colours = rows_of(locks[:height])
+    rows, colours = rows_of(infos[:height])
     lines = table_lines(HEADING, rows, width, OPTIONAL)
     yield from zip(lines, (output.HEADING, *colours), strict=False)
 
@@ -160,10 +157,10 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
                 colours[output.ALARM] |= curses.color_pair(1)
                 colours[output.WARNING] |= curses.color_pair(2)
         screen.timeout(int(every * 1000))
-        found, key = ask(Backends(using)), curses.KEY_RESIZE
+        found, key = _look(Backends(using)), curses.KEY_RESIZE
         while key != ord("q"):
             if key != curses.KEY_RESIZE:
-                found = ask(Backends(using), again=True)
+                found = _look(Backends(using), again=True)
             height, width = screen.getmaxyx()
             screen.clear()
             for row, (line, colour) in enumerate(islice(_lines(*found, width - 1, height), height)):
@@ -180,3 +177,67 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
             curses.wrapper(live)
     except curses.error as error:
         fail(FAILED, f"this terminal cannot show it ({error}); say --once")
+
+
+def _ping(
+    command: BaseCommand,
+    *,
+    aliases: Sequence[str],
+    timeout: float,
+    leads: str | None,
+    **options: Any,
+) -> None:
+    Backends(aliases)  # refuses an alias that there is not
+    answers = ping(aliases or locks, timeout)
+    failed = [alias for alias, answer in answers.items() if answer.problem]
+    using = aliases[0] if aliases else DEFAULT_ALIAS
+    leader = (
+        ask(using, Election(leads, using=using).leader) if leads and using not in failed else None
+    )
+    led = leader is not None and leader.owner.host == current_owner().host
+    if options["json"]:
+        said = {alias: {**as_json(one), "problem": one.problem} for alias, one in answers.items()}
+        election = {"election": {"name": leads, "leads": led}} if leads else {}
+        ok = not failed and (led or not leads)
+        output.write_json(command, {"ok": ok, "backends": said, **election})
+    else:
+        for alias, answer in answers.items():
+            line = answer.problem or f"answered in {answer.seconds * 1000:.0f} ms"
+            command.stdout.write(f"{alias}: {line}")
+    if failed:
+        fail(FAILED, f"no answer from {', '.join(map(repr, failed))}")
+    if leads and not led:
+        by = f"{output.owner(leader.owner)} does" if leader else "nobody does"
+        fail(NOT_HELD, f"no process of this host leads election {leads!r} on {using!r}; {by}")
+
+
+_ONCE = option("--once", "Print it once, and end.", action="store_true")
+_EVERY = option(
+    "--every SECONDS",
+    "How long to wait before the backends are asked again (%(default)s).",
+    type=seconds,
+    default=2.0,
+)
+TOP = Verb(
+    "Show what is wrong, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
+    " a terminal, or with --once or --json, it is printed once.",
+    _top,
+    (USING, _ONCE, _EVERY, JSON),
+)
+_ALIASES = option("aliases ALIAS", "Only these backends; all by default.", nargs="*")
+_TIMEOUT = option(
+    "--timeout SECONDS",
+    "How long to wait for the answers (%(default)g).",
+    type=seconds,
+    default=TIMEOUT,
+)
+_LEADS = option(
+    "--leads ELECTION", "An election in the first ALIAS, or in the default backend.", type=name
+)
+PING = Verb(
+    "Ask each backend whether it answers, all at once. Nothing is taken or written. With --leads"
+    " also ask whether a process of this host leads an election.",
+    _ping,
+    (_ALIASES, _TIMEOUT, _LEADS, JSON),
+    epilog(DONE, FAILED, USAGE, NOT_HELD, meanings={NOT_HELD: "no process of this host leads"}),
+)

@@ -1,0 +1,220 @@
+"""``manage.py locks release``, ``resize`` and ``sweep``: what changes locks for those who use them.
+
+``release`` breaks one hold, and no other, or frees a Celery task's place.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from distlock import audit
+from distlock.commands.acquire import sleep_until
+from distlock.commands.arguments import (
+    ALIAS,
+    KIND,
+    NAME,
+    SIGNATURE,
+    USING,
+    YES,
+    Backends,
+    argument,
+    name,
+    option,
+    seconds,
+    whole_number,
+)
+from distlock.commands.exit_codes import (
+    DECLINED,
+    DONE,
+    FAILED,
+    NOT_HELD,
+    USAGE,
+    confirm,
+    epilog,
+    fail,
+)
+from distlock.commands.output import moment, owner, quoted
+from distlock.commands.show_locks import infos_of
+from distlock.commands.verbs import Target, Verb
+from distlock.concurrency.clock import clock
+from distlock.core.queueing_owners import locks_of
+from distlock.recipes import lock_of
+from distlock.recipes.semaphore import Semaphore, checked_count
+from distlock.supervisor.processes import Interrupted, ended_by_signals
+from distlock.types.lease import Kind, LockInfo
+
+
+def _release(
+    command: BaseCommand, *, interactive: bool, task: str | None = None, **options: Any
+) -> None:
+    reason, who = options.pop("reason"), options.pop("who")
+    hold = _found(task=task, **options)
+    _explain(command, hold, of_task=task is not None)
+    confirm(command, interactive, "Break it?")
+    if not lock_of(hold).force_release(hold.token or 0, reason=reason, who=who):
+        fail(NOT_HELD, f"{_not_held(hold.kind, hold.name, hold.token)} any more; nothing was done")
+    command.stdout.write(command.style.SUCCESS("Broken."))
+    if task is not None:
+        command.stdout.write(
+            "The task's message is where it was. Revoke it, unless it is lost, or should run yet:"
+            f" celery -A PROJECT control revoke {shlex.quote(task)}"
+        )
+
+
+def _found(
+    *,
+    using: Collection[str] | None,
+    name: str | None,
+    token: int | None,
+    task: str | None,
+    **of: Any,
+) -> LockInfo:
+    """Return the one hold of a name under a token, or of a task; end the command otherwise."""
+    backends, kind = Backends(using), of["kind"]
+    if task is not None and name is None and token is None:
+        found = list(backends.work(lambda backend: locks_of(backend, task)))
+        missing = f"no queueing lock is held by a task with the id {task!r}"
+    elif task is None and name is not None and token is not None:
+        seen = list(backends.work(lambda backend: infos_of(backend, name, kind)))
+        holds = [info.of(holder) for info in seen for holder in info.holders]
+        found = [hold for hold in holds if hold.token == token]
+        others = "; ".join(
+            f"on {hold.using} it is {hold.state.value} by {owner(hold.owner)} under token"
+            f" {hold.token}"
+            for hold in holds
+        )
+        what = kind or (seen[0].kind if seen else Kind.LOCK)
+        missing = f"{_not_held(what, name, token)}; {others or 'it is free'}"
+    else:
+        fail(USAGE, "say either NAME and --token, or --task")
+    if not found:
+        backends.finish()  # it may be held where nobody could look
+        fail(NOT_HELD, missing)
+    if len(found) > 1:
+        where = ", ".join(f"{hold.name!r} on {hold.using!r}" for hold in found)
+        fail(USAGE, f"there are several: {where}; choose one with --using, or NAME and --token")
+    return found[0]
+
+
+def _not_held(kind: Kind, name: str, token: int | None) -> str:
+    return f"{kind} {name!r} is not held under token {token}"
+
+
+def _explain(command: BaseCommand, hold: LockInfo, *, of_task: bool) -> None:
+    """Write what it means to break a hold."""
+    command.stdout.write(
+        f"{quoted(hold.name)} on {hold.using} is {hold.state.value} by {owner(hold.owner)} since"
+        f" {moment(hold.since)}, token {hold.token}."
+    )
+    if of_task:
+        text = "A call of the task can be queued again once it is free."
+        command.stdout.write(f"{quoted(hold.description)}. {text}")
+        return
+    learns = (
+        "is not told, because it does not renew its lease"
+        if hold.renews is False
+        else "learns of it when it next renews"
+    )
+    command.stdout.write(
+        "Its holder may still be working. Once the lock is broken others can take it; the holder"
+        f" {learns}, and writes with an older fencing token."
+    )
+
+
+_NAME = option("name NAME", "The lock's name.", type=name, nargs="?")
+_TOKEN = option(
+    "--token",
+    "The fencing token of the hold to break, as `locks show` and `locks list` print it.",
+    type=whole_number,
+)
+_TASK = option(
+    "--task ID", "In place of NAME and --token: free the queueing lock of this Celery task."
+)
+RELEASE = Verb(
+    "Break the hold of a lock that has this token, and only that one;"
+    " or free the queueing lock of a Celery task. Asks first.",
+    _release,
+    (_NAME, USING, KIND, _TOKEN, _TASK, *SIGNATURE, YES),
+    epilog(DONE, FAILED, USAGE, NOT_HELD, DECLINED),
+)
+
+
+@argument
+def _count(value: str) -> int:
+    try:
+        return checked_count("it", int(value))
+    except ValueError:
+        raise ValueError(f"must be at least 1, not {value!r}") from None
+
+
+def _resize(
+    command: BaseCommand, *, name: str, value: int, using: str, create: bool, **options: Any
+) -> None:
+    at = Target(command, using, name)
+    semaphore = at.recipe(Semaphore)
+    # Who misspells a name would leave a record that no sweep forgets.
+    if not create and not at.ask(semaphore.info).slots:
+        fail(
+            FAILED,
+            f"Nobody uses a semaphore {at}, and nobody has said how many seats it has. Say --create"
+            " if the name is right.",
+        )
+    before = at.ask(lambda: semaphore.resize(value))
+    taken = at.ask(semaphore.info).taken
+    seats = "1 seat" if before == 1 else f"{before} seats"
+    had = "had no number yet" if before is None else f"had {seats}"
+    at.write(f"{at} {had}, and has {value} now; {taken} taken.")
+    at.record(Kind.SEMAPHORE, "resize", f"Has {value} seats now; {had}.", **options)
+    if taken > value:
+        at.write("Seats are granted again when enough of these have been left.")
+
+
+_VALUE = option("value VALUE", "How many seats it is to have.", type=_count)
+_CREATE = option("--create", "Set the number of one that nobody uses yet.", action="store_true")
+RESIZE = Verb(
+    "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"
+    " number is refused while others use it; when nobody does, the next one to say a number"
+    ' decides. So this is for those who say none, or "agreed". A name that nobody uses, and for'
+    " which nobody has said a number, is taken for a mistake unless --create is given.",
+    _resize,
+    (NAME, _VALUE, ALIAS, _CREATE, *SIGNATURE),
+)
+
+
+def _sweep(
+    command: BaseCommand, *, using: Collection[str] | None, every: float | None, **others: object
+) -> None:
+    if every is None:
+        _sweep_once(command, using).finish()
+        return
+    with suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
+        while True:
+            for problem in _sweep_once(command, using).report():
+                command.stderr.write(problem)
+            sleep_until(clock() + every)
+
+
+def _sweep_once(command: BaseCommand, using: Collection[str] | None) -> Backends:
+    backends = Backends(using)
+    for alias, swept in backends.work(lambda backend: [(backend.alias, audit.sweep(backend))]):
+        command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
+    command.stdout.flush()
+    return backends
+
+
+_EVERY = option(
+    "--every SECONDS",
+    "Sweep again and again with this pause, until SIGTERM or SIGINT.",
+    type=seconds,
+)
+SWEEP = Verb(
+    "Free the locks whose lease ended without being released, and remove the rows of locks that"
+    " have been free for long. Never touches a hold whose lease still runs.",
+    _sweep,
+    (USING, _EVERY),
+)
