@@ -54,6 +54,11 @@ class BackendAnswer(Generic[T]):
     seconds: float = 0.0
     silent: bool = False
 
+    @property
+    def kind(self) -> str:
+        """What kind of backend it is; empty if the settings of this alias are wrong."""
+        return type(self.backend).__name__.removesuffix("Backend") if self.backend else ""
+
 
 #: Until when a backend counts as silent, by clock().
 _silent_until: weakref.WeakKeyDictionary[BaseBackend, float] = weakref.WeakKeyDictionary()

@@ -11,8 +11,7 @@ detail    what the page of one lock shows
 rows      a lock as a row, and a hold as a form field
 actions   force release and sweep, and what the messages say of them
 broken    what is known of the old holder after a break
-log       the admin's log of what was done
-panel     what all pages share: permissions, and how they are drawn
+panel     what all pages share: permissions, how they are drawn, and the log of what was done
 coordination   the pages about elections, groups and the like
 
 Sentences that explain a lock's status are in the templates.

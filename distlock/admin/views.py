@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
 from django.utils.http import urlencode
@@ -24,7 +23,6 @@ from distlock.admin.actions import (
 )
 from distlock.admin.broken import BrokenHold
 from distlock.admin.detail import lock_detail
-from distlock.admin.log import parse_log_key
 from distlock.admin.overview import Overview, overview
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.admin.query import HELD_FOR_CHOICES, Query
@@ -106,12 +104,6 @@ class HeldLockAdmin(PanelAdmin):
             log=audit.entries(alias, kind, name),
         )
 
-    def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect from the object id of a log entry to the page about that lock."""
-        alias, kind, name = parse_log_key(unquote(object_id))
-        url = self._lock_url(alias, kind, name) if name else self._url("changelist")
-        return HttpResponseRedirect(url)
-
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a reason and a confirmation; then break the selected holds."""
         query = self._list_query(request, request.POST)
@@ -158,7 +150,7 @@ class HeldLockAdmin(PanelAdmin):
         more = {"back": query.url()}
         if released and before and (broken := BrokenHold.of(before[0])):
             more["broken"] = broken.signed()
-        return self._lock_url(refs[0].alias, refs[0].kind, refs[0].name, **more)
+        return self._address(refs[0].alias, refs[0].kind, refs[0].name, **more)
 
     def _list_query(self, request: HttpRequest, sent: QueryDict) -> Query:
         """Return the list from which somebody came to a page, as ``back`` says."""
@@ -166,7 +158,7 @@ class HeldLockAdmin(PanelAdmin):
             QueryDict(sent.get("back", "").removeprefix("?")), known_aliases(request)
         )
 
-    def _lock_url(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
         values = {"backend": alias, "name": name, **({} if kind is Kind.LOCK else {"kind": kind})}
         # No browser or proxy takes an address of any length, and names may be long.
         values |= {key: value for key, value in more.items() if len(value) <= _MAX_PARAMETER}

@@ -7,7 +7,6 @@ before its tag is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django import template
@@ -91,12 +90,6 @@ def milliseconds(seconds: float) -> str:
     if seconds < 0.001:
         return pgettext("less than a millisecond", "< 1 ms")
     return gettext("%(milliseconds)d ms") % {"milliseconds": round(seconds * 1000)}
-
-
-@register.filter
-def with_labels(cells: Sequence[object], labels: Sequence[object]) -> list[tuple[object, object]]:
-    """Return each cell of a row with the label of its column."""
-    return list(zip(labels, cells, strict=True))
 
 
 @register.inclusion_tag("admin/distlock/_health.html", takes_context=True)
