@@ -21,8 +21,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from distlock import audit, fan_out
+from distlock.admin.locks import HoldRef, LockRow
 from distlock.admin.panel import error_text, names_in_message, write_log
-from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of, sweep_every_kind

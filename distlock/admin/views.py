@@ -1,15 +1,15 @@
-"""The pages of the admin about locks: the list, one lock, force release, sweep."""
+"""The pages of the admin about locks: the list, one lock, force release, sweep; the front page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
 from django.utils.http import urlencode
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
@@ -21,12 +21,11 @@ from distlock.admin.actions import (
     force_release,
     sweep,
 )
-from distlock.admin.broken import BrokenHold
-from distlock.admin.detail import lock_detail
-from distlock.admin.overview import Overview, overview
+from distlock.admin.locks import KINDS, LABELS, BrokenHold, HoldRef, lock_detail
+from distlock.admin.overview import HELD_FOR_CHOICES, BackendCard, Overview, Query, overview
 from distlock.admin.panel import PanelAdmin, known_aliases
-from distlock.admin.query import HELD_FOR_CHOICES, Query
-from distlock.admin.rows import KINDS, LABELS, HoldRef
+from distlock.concurrency.clock import clock
+from distlock.conf import locks
 from distlock.models import HeldLock
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
@@ -40,6 +39,10 @@ SWEEP = "distlock.sweep_locks"
 MOST_AT_ONCE = 200
 #: Characters of what an address says beside the name of a lock.
 _MAX_PARAMETER = 2000
+#: Seconds for which the front page of the admin shows what it has found out.
+HEALTH_SECONDS = 5.0
+#: What the front page has found out, and when, by language and aliases.
+_health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
 
 
 class HeldLockAdmin(PanelAdmin):
@@ -69,7 +72,7 @@ class HeldLockAdmin(PanelAdmin):
         query = Query.parse(request.GET, known_aliases(request))
         return self._render(
             request,
-            "list",
+            "heldlock/list",
             title=_("Held locks"),
             query=query,
             overview=overview(query, wait_for_silent="retry" in request.GET),
@@ -90,7 +93,7 @@ class HeldLockAdmin(PanelAdmin):
             raise Http404
         return self._render(
             request,
-            "lock",
+            "heldlock/lock",
             title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
             detail=lock_detail(
@@ -129,7 +132,7 @@ class HeldLockAdmin(PanelAdmin):
         unchanged, changed = (rows, []) if found else current_rows(holds)
         return self._render(
             request,
-            "release",
+            "heldlock/release",
             title=_("Force release"),
             form=form,
             unchanged=unchanged,
@@ -171,11 +174,19 @@ class HeldLockAdmin(PanelAdmin):
             sweep(request, known_aliases(request))
             return HttpResponseRedirect(back)
         query = Query(aliases=tuple(known_aliases(request)))
-        return self._render(request, "sweep", title=_("Sweep"), overview=overview(query), back=back)
+        return self._render(
+            request, "heldlock/sweep", title=_("Sweep"), overview=overview(query), back=back
+        )
 
-    def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
-        rights = {
-            "may_release": request.user.has_perm(RELEASE),
-            "may_sweep": request.user.has_perm(SWEEP),
-        }
-        return super()._render(request, f"heldlock/{template}", **rights, **context)
+
+def health() -> list[BackendCard]:
+    """Return the cards of all backends, some seconds old at the most; see call_backends().
+
+    ImproperlyConfigured if the setting is wrong.
+    """
+    aliases = tuple(locks)
+    key = get_language(), aliases
+    if key not in _health or clock() - _health[key][0] >= HEALTH_SECONDS:
+        cards = overview(Query(aliases=aliases, size=1), wait_for_silent=False).cards
+        _health[key] = clock(), cards
+    return _health[key][1]

@@ -95,7 +95,7 @@ def milliseconds(seconds: float) -> str:
 @register.inclusion_tag("admin/distlock/_health.html", takes_context=True)
 def distlock_health(context: dict[str, Any]) -> dict[str, Any]:
     """Show each backend, and what is wrong there, to users who may see the locks."""
-    from distlock.admin.overview import health
+    from distlock.admin.views import health
 
     user, perms = context["request"].user, context.get("perms")
     if not user.has_perm("distlock.view_databaselock"):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from django.test import Client
 
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 
 
 @pytest.fixture
