@@ -11,8 +11,7 @@ from distlock.commands.arguments import Backends, add_json, name, seconds
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.commands.recipe_command import ask
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.fan_out import TIMEOUT
-from distlock.health import as_json, ping
+from distlock.fan_out import TIMEOUT, ping
 from distlock.recipes.election import Election
 from distlock.types.owners import current_owner
 
@@ -50,7 +49,7 @@ def run(
     leader = ask(using, Election(asked, using=using).leader) if asked else None
     led = leader is not None and leader.owner.host == current_owner().host
     if json:
-        said = {alias: {**as_json(one), "problem": one.problem} for alias, one in answers.items()}
+        said = {alias: {**one.as_json(), "problem": one.problem} for alias, one in answers.items()}
         election = {"election": {"name": leads, "leads": led}} if leads else {}
         ok = not failed and (led or not leads)
         output.write_json(command, {"ok": ok, "backends": said, **election})
