@@ -205,16 +205,11 @@ class ConfigPages(RecipePages[Versions]):
             offer = Offer("rollback", _("Roll back…"), back, named=str(value.version))
             return [] if value.version == now.version else [offer]
 
-        history = Table(
-            "history",
-            _("History"),
-            rows_of(_VERSION, report.history, offers),
-            empty=_("It was never set."),
-            hint=_("newest first"),
-        )
+        rows = rows_of(_VERSION, report.history, offers)
+        never, hint = _("It was never set."), _("newest first")
         return Detail(
             facts=[(_("Value"), Cell(_pretty(now.value), "block")), *facts_of(_SET, now)],
-            tables=[history],
+            tables=[Table("history", _("History"), rows, never, hint)],
             offers=[Offer("edit", _("Edit…"), Ref(alias, name, now.version))],
             explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),

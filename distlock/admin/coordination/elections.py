@@ -25,10 +25,14 @@ from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.election import Election
 from distlock.types.lease import Kind
 
-_ORDERS: dict[str, Text] = {
-    "first": _("who came first"),
-    "succession": _("by priority"),
-    "appointed": _("by hand"),
+#: What the orders are called, and what they mean.
+_ORDERS: dict[str, tuple[Text, Text]] = {
+    "first": (_("who came first"), _("The candidate who came first is the next to lead.")),
+    "succession": (
+        _("by priority"),
+        _("The candidate of the greatest priority is the next to lead."),
+    ),
+    "appointed": (_("by hand"), _("Only who was appointed by hand may lead.")),
 }
 #: Why terms have ended, and the colour of that.
 _WHY: dict[str, tuple[Text, str]] = {
@@ -54,7 +58,7 @@ def _appoint_facts(info: ElectionInfo, ref: Ref) -> Facts | None:
         (_("Owner"), Cell(candidate.owner, "owner")),
         (_("Leader now"), Cell(info.leader and info.leader.name, "mono")),
         (_("Term"), Cell(info.leader and info.leader.term, "number")),
-        (_("Order"), Cell(_ORDERS[info.order])),
+        (_("Order"), Cell(_ORDERS[info.order][0])),
     ]
 
 
@@ -145,7 +149,7 @@ def _since(report: ElectionInfo) -> Any:
 
 _CANDIDATE: Columns[Candidate] = (
     (_("Candidate"), lambda one: Cell(one.name, "mono")),
-    (_("State"), lambda one: Cell(_("leads"), "state", "held") if one.term else Cell(None)),
+    (_("State"), lambda one: Cell(None) if one.term is None else Cell(_("leads"), "state", "held")),
     (_("Owner"), lambda one: Cell(one.owner, "owner")),
     (_("Stands for"), lambda one: Cell(one.since, "age")),
     (_("Priority"), lambda one: Cell(one.priority, "number")),
@@ -171,7 +175,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
         (_("Owner"), lambda info: Cell(info.leader and info.leader.owner, "owner")),
         (_("Leads for"), lambda info: Cell(_since(info), "age")),
         (_("Candidates"), lambda info: Cell(len(info.candidates), "number")),
-        (_("Order"), lambda info: Cell(_ORDERS[info.order])),
+        (_("Order"), lambda info: Cell(_ORDERS[info.order][0])),
         (_("Term"), lambda info: Cell(info.leader and info.leader.term, "number")),
     )
     empty = _("Elections are listed here once a candidate has stood.")
@@ -189,7 +193,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
             (_("Owner"), Cell(leader and leader.owner, "owner")),
             (_("Term"), Cell(leader and leader.term, "number")),
             (_("Leads since"), Cell(_since(report), "moment")),
-            (_("Order"), Cell(_ORDERS[report.order])),
+            (_("Order"), Cell(_ORDERS[report.order][0])),
         ]
         if report.appointed:
             facts.append((_("Appointed"), Cell(report.appointed, "mono")))
@@ -206,21 +210,13 @@ class ElectionPages(RecipePages[ElectionInfo]):
 
         # Who was appointed comes before the leader, though it leads only after it.
         line = sorted(report.candidates, key=lambda one: one.term is None)
-        candidates = Table(
-            "candidates",
-            _("Candidates"),
-            rows_of(_CANDIDATE, line, appoint),
-            empty=_("Nobody stands."),
-            hint=_("in the order in which they lead"),
-        )
-        history = Table(
-            "history",
-            _("History"),
-            rows_of(_TERM, report.history),
-            empty=_("Nobody has led yet."),
-            hint=_("newest first"),
-        )
-        return Detail(facts, [candidates, history], _explanation(report), offers)
+        candidates, terms = rows_of(_CANDIDATE, line, appoint), rows_of(_TERM, report.history)
+        nobody, in_order = _("Nobody stands."), _("in the order in which they lead")
+        tables = [
+            Table("candidates", _("Candidates"), candidates, nobody, in_order),
+            Table("history", _("History"), terms, _("Nobody has led yet."), _("newest first")),
+        ]
+        return Detail(facts, tables, _explanation(report), offers)
 
 
 def _explanation(report: ElectionInfo) -> list[Text]:
@@ -236,9 +232,4 @@ def _explanation(report: ElectionInfo) -> list[Text]:
         )
     else:
         first = _("Nobody leads, and nobody stands.")
-    orders: dict[str, Text] = {
-        "first": _("The candidate who came first is the next to lead."),
-        "succession": _("The candidate of the greatest priority is the next to lead."),
-        "appointed": _("Only who was appointed by hand may lead."),
-    }
-    return [first, orders[report.order]]
+    return [first, _ORDERS[report.order][1]]

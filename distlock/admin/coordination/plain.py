@@ -64,19 +64,14 @@ class GroupPages(RecipePages[Sequence[Member]]):
     def detail(self, alias: str, name: str, report: Sequence[Member]) -> Detail:
         """Return the members with what each says of itself."""
         count = ngettext("%(count)d member", "%(count)d members", len(report))
-        members = Table(
-            "members",
-            _("Members"),
-            rows_of(_MEMBER, report),
-            empty=_("Nobody is there."),
-            hint=count % {"count": len(report)} if report else "",
-        )
+        hint = count % {"count": len(report)} if report else ""
+        rows, nobody = rows_of(_MEMBER, report), _("Nobody is there.")
         return Detail(
             facts=[
                 (_("Members"), Cell(len(report), "number")),
                 (_("Last joined"), Cell(_last_joined(report), "moment")),
             ],
-            tables=[members],
+            tables=[Table("members", _("Members"), rows, nobody, hint)],
             explanation=[
                 _(
                     "Each process that is there renews its record. If a process dies, or is cut"
@@ -202,16 +197,10 @@ class TopicPages(RecipePages[Sequence[Message]]):
     def detail(self, alias: str, name: str, report: Sequence[Message]) -> Detail:
         """Return the last messages."""
         number, _message, _author, published = self.row(report)
-        messages = Table(
-            "messages",
-            _("Messages"),
-            rows_of(_MESSAGE, report),
-            empty=_("No message is kept."),
-            hint=_("newest first"),
-        )
+        rows, none, hint = rows_of(_MESSAGE, report), _("No message is kept."), _("newest first")
         return Detail(
             facts=[number, published],
-            tables=[messages],
+            tables=[Table("messages", _("Messages"), rows, none, hint)],
             explanation=[_("Each subscriber gets each message once and in order.")],
         )
 

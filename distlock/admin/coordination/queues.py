@@ -47,6 +47,17 @@ from distlock.types.lease import Kind
 _PAGE_SIZE, _MOST_GROUPS, _MOST_SEARCHED = 25, 20, 200
 
 
+_ASIDE = _("What was delivered too often, and never acknowledged, is put aside as dead.")
+_AGAIN = _("It is delivered again if its consumer fails, or if its process dies.")
+#: The label of each state of items, and what it means.
+_STATES: dict[str, tuple[Cell, Text]] = {
+    "ready": (Cell(_("Ready"), "state"), _("It waits for a consumer.")),
+    "delivered": (Cell(_("Being delivered"), "state", "held"), _AGAIN),
+    "delayed": (Cell(_("Delayed"), "state"), _("It was put back for later.")),
+    "dead": (Cell(_("Dead"), "state", "expired"), _ASIDE),
+}
+
+
 def _depth(info: QueueInfo) -> Cell:
     """Return how many are ready, as a bar if there is a bound."""
     if not info.maxsize:
@@ -128,7 +139,7 @@ class QueuePages(RecipePages[Contents]):
                     "First in, first out. What was taken is delivered again if its consumer fails,"
                     " or if its process dies and the lease ends."
                 ),
-                _("What was delivered too often, and never acknowledged, is put aside as dead."),
+                _ASIDE,
                 _(
                     "The bound is shown once somebody has changed it for all; else each program has"
                     " said its own."
@@ -177,15 +188,10 @@ def _items(alias: str, name: str, report: Contents) -> Table:
         hint = _("%(shown)d found in %(looked)d of %(found)d items")
     deliveries = {one.id: one for one in info.deliveries}
     rows = [_row(alias, name, state, one, deliveries.get(one.id)) for one in items]
-    return Table(
-        "items",
-        title,
-        rows,
-        empty=_("Nothing matches.") if search else _("There are none."),
-        hint=hint % values,
-        offers=_bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search),
-        pages=_other_pages(alias, name, report, items),
-    )
+    empty = _("Nothing matches.") if search else _("There are none.")
+    offers = _bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search)
+    pages = _other_pages(alias, name, report, items)
+    return Table("items", title, rows, empty, hint % values, offers, pages)
 
 
 def _other_pages(
@@ -238,21 +244,8 @@ def _row(alias: str, name: str, state: str, item: QueueItem, one: DeliveryInfo |
         key = str(item.id) if state == "dead" else ""
         return TableRow([*cells, *facts_of(_PUT_BACK, item)], key=key)
     code = "delayed" if one and one.delayed else state
-    cells += [(_("State"), _state(code)[0]), *facts_of(_DELIVERY, one)[:2]]
+    cells += [(_("State"), _STATES[code][0]), *facts_of(_DELIVERY, one)[:2]]
     return TableRow(cells, [_take_back(alias, name, one)] if one else [])
-
-
-def _state(code: str) -> tuple[Cell, Text]:
-    """Return the label of a state of items, and what it means."""
-    again = _("It is delivered again if its consumer fails, or if its process dies.")
-    aside = _("What was delivered too often, and never acknowledged, is put aside as dead.")
-    label, style, meaning = {
-        "ready": (_("Ready"), "free", _("It waits for a consumer.")),
-        "delivered": (_("Being delivered"), "held", again),
-        "delayed": (_("Delayed"), "free", _("It was put back for later.")),
-        "dead": (_("Dead"), "expired", aside),
-    }[code]
-    return Cell(label, "state", style), meaning
 
 
 def _offers_of_dead(ref: Ref, named: str = "") -> list[Offer]:
@@ -272,7 +265,7 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
     if found is None:
         gone = _("It is not in the queue: it was acknowledged, put back as a new item, or removed.")
         return Detail([], explanation=[gone], part=part)
-    item, one, (state, meaning) = found.item, found.delivery, _state(found.state)
+    item, one, (state, meaning) = found.item, found.delivery, _STATES[found.state]
     facts: list[tuple[Text, Cell]] = [
         (_("State"), state),
         (_("Put"), Cell(item.at, "moment")),
