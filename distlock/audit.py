@@ -15,7 +15,6 @@ from getpass import getuser
 from typing import Any, TypeVar
 
 from django.apps import apps
-from django.conf import settings
 from django.db import connections, router, transaction
 from django.utils import timezone
 
@@ -26,6 +25,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import thread_logger
 from distlock.concurrency.workers import WorkerThreads
+from distlock.conf import audit_days
 from distlock.types.lease import Kind, Lease, SweepResult
 from distlock.types.values import escaped
 
@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 #: Seconds that an operation waits for its entry, and the end of the process for all of them.
 _LIMIT = 2.0
-#: The setting: days after which a sweep removes entries; None keeps them for ever.
-_DAYS_SETTING, _DAYS = "DISTLOCK_AUDIT_DAYS", 90
 
 _threads = WorkerThreads(2, "distlock-audit")
 fork.at_exit(partial(_threads.settle, _LIMIT))
@@ -81,18 +79,22 @@ def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str
 
 def sweep(backend: BaseBackend) -> SweepResult:
     """Sweep a backend, record it if leases had expired, and remove old entries."""
-    days = getattr(settings, _DAYS_SETTING, _DAYS)
-
-    def clear(model: Any) -> None:
-        model.objects.filter(at__lt=timezone.now() - timedelta(days)).delete()
-
     swept = sweep_every_kind(backend)
     if swept.expired:
         text = f"Swept: {swept.expired} expired, {swept.removed} removed."
         record(backend.alias, Kind.LOCK, "", "sweep", text)
-    if days is not None:
-        _ask(clear, None)
+    remove_old()
     return swept
+
+
+def remove_old() -> None:
+    """Remove the entries that are older than ``DISTLOCK_AUDIT_DAYS``; an error is logged."""
+
+    def remove(model: Any) -> None:
+        if (days := audit_days()) is not None:
+            model.objects.filter(at__lt=timezone.now() - timedelta(days)).delete()
+
+    _ask(remove, None)
 
 
 def system_user() -> str:

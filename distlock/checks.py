@@ -6,7 +6,7 @@ database, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -17,9 +17,11 @@ from django.db import connections
 
 from distlock.backends.base import BaseBackend
 from distlock.conf import (
+    AUDIT_SETTING,
     DEFAULT_ALIAS,
     GROUPS_SETTING,
     INSTALL,
+    audit_days,
     configured_groups,
     locks,
     missing_extra,
@@ -30,6 +32,17 @@ TAG = "distlock"
 
 Apps = Sequence[AppConfig] | None
 
+#: What reads each setting beside DISTLOCK; if that is wrong: the id of the error, and its hint.
+_OTHER_SETTINGS: Sequence[tuple[Callable[[], object], str, str, str]] = (
+    (
+        configured_groups,
+        GROUPS_SETTING,
+        "distlock.E009",
+        'It is like {"celery": "workers", "web": "web", "using": "default"}.',
+    ),
+    (audit_days, AUDIT_SETTING, "distlock.E011", "None keeps the entries for ever."),
+)
+
 
 @register(TAG)
 def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
@@ -38,17 +51,11 @@ def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     for backend in backends:
         messages.extend(backend.checks())
     messages.extend(_atomic_requests(backends))
-    try:
-        configured_groups()
-    except ImproperlyConfigured as error:
-        messages.append(
-            Error(
-                str(error),
-                hint='It is like {"celery": "workers", "web": "web", "using": "default"}.',
-                obj=GROUPS_SETTING,
-                id="distlock.E009",
-            )
-        )
+    for read, setting, number, hint in _OTHER_SETTINGS:
+        try:
+            read()
+        except ImproperlyConfigured as error:
+            messages.append(Error(str(error), hint=hint, obj=setting, id=number))
     return messages
 
 

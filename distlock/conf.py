@@ -38,6 +38,10 @@ INSTALL = 'Install it with `python -m pip install "django-distlock[%s]"`.'
 GROUPS_SETTING = "DISTLOCK_GROUPS"
 ROLES = ("celery", "web")
 
+#: Days after which a sweep removes entries of the audit log; the default, and the most.
+AUDIT_SETTING = "DISTLOCK_AUDIT_DAYS"
+_AUDIT_DAYS, _MOST_DAYS = 90, 100 * 366
+
 
 class BackendHandler:
     """``locks["alias"]``: the backends of a process, shared by its threads and tasks.
@@ -199,6 +203,22 @@ def configured_groups() -> dict[str, str]:
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{GROUPS_SETTING}[{role!r}]: {error}") from error
     return {**names, "using": using}
+
+
+def audit_days() -> float | None:
+    """Return after how many days an entry of the audit log is old; None if none ever is.
+
+    ImproperlyConfigured if the setting is wrong.
+    """
+    days = getattr(settings, AUDIT_SETTING, _AUDIT_DAYS)
+    if days is None:
+        return None
+    if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 <= days <= _MOST_DAYS:
+        raise ImproperlyConfigured(
+            f"{AUDIT_SETTING} must be a number of days from 0 to {_MOST_DAYS}, or None,"
+            f" not {days!r}."
+        )
+    return days
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

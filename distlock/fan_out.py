@@ -12,7 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext as _
@@ -35,6 +35,8 @@ SHORT_TIMEOUT = 0.1
 SILENT_FOR = 15.0
 #: Threads for the calls of one backend. Further calls wait in line, and are given up there in time.
 MAX_THREADS = 4
+#: The lock that ping() asks for. Nobody takes it.
+_PING_NAME = "distlock:ping"
 
 T = TypeVar("T")
 
@@ -53,6 +55,15 @@ class BackendAnswer(Generic[T]):
     problem: str = ""
     seconds: float = 0.0
     silent: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What kind of backend it is; empty if the settings of this alias are wrong."""
+        return type(self.backend).__name__.removesuffix("Backend") if self.backend else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what JSON says of it, without the problem, which may name addresses."""
+        return {"ok": not self.problem, "seconds": round(self.seconds, 3)}
 
 
 #: Until when a backend counts as silent, by clock().
@@ -117,6 +128,20 @@ def call_backends(
             )
         answer.problem = text % {"seconds": timeout}
     return answers
+
+
+def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, BackendAnswer[bool]]:
+    """Ask backends, all at once, for what they know of a lock; return their answers by alias.
+
+    Nothing is taken or written. ``timeout`` is the seconds that each one gets, 2 by default. What
+    is wrong is the ``problem`` of an answer, which is empty otherwise; no error is raised.
+    """
+
+    def ask(backend: BaseBackend, deadline: float) -> bool:
+        backend.inspect(_PING_NAME, deadline)
+        return True
+
+    return call_backends(aliases, ask, timeout)
 
 
 def _take(answer: BackendAnswer[T], job: Job[tuple[T, float]]) -> None:

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.health import as_json, ping
+from distlock.fan_out import ping
 from distlock.recipes.candidacy import leads_here
 from distlock.types.lease import log_fields
 
@@ -35,7 +35,7 @@ def ready(request: HttpRequest, using: Sequence[str] | None = None) -> JsonRespo
     for alias, answer in answers.items():
         if answer.problem:
             logger.warning("not ready: %r: %s", alias, answer.problem, extra=log_fields(alias))
-    found = {alias: as_json(answer) for alias, answer in answers.items()}
+    found = {alias: answer.as_json() for alias, answer in answers.items()}
     return _answer(all(one["ok"] for one in found.values()), backends=found)
 
 

@@ -5,14 +5,10 @@ Registered by the admin's autodiscovery. All pages need the permission
 sweep ``distlock.sweep_locks``.
 
 views     the pages, and who may open them
-query     filters, order and page of the list
-overview  what the list shows
-detail    what the page of one lock shows
-rows      a lock as a row, and a hold as a form field
+overview  what the list shows: filters, order and page, from an address
+locks     a lock in a row, on its own page, and after a break; a hold as a form field
 actions   force release and sweep, and what the messages say of them
-broken    what is known of the old holder after a break
-log       the admin's log of what was done
-panel     what all pages share: permissions, and how they are drawn
+panel     what all pages share: permissions, how they are drawn, and the log of what was done
 coordination   the pages about elections, groups and the like
 
 Sentences that explain a lock's status are in the templates.

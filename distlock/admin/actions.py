@@ -20,10 +20,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from distlock import fan_out
-from distlock.admin.log import names_in_message, write_log
-from distlock.admin.panel import error_text
-from distlock.admin.rows import HoldRef, LockRow
+from distlock import audit, fan_out
+from distlock.admin.locks import HoldRef, LockRow
+from distlock.admin.panel import error_text, names_in_message, write_log
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of, sweep_every_kind
@@ -236,7 +235,10 @@ def _report_release(
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
-    """Sweep all backends at once, log it, and add a message about each of them."""
+    """Sweep all backends at once, log it, and add a message about each of them.
+
+    As every sweep, this one removes old entries of the audit log.
+    """
     answers = call_backends(
         aliases, lambda backend, deadline: sweep_every_kind(backend), SWEEP_TIMEOUT
     )
@@ -250,3 +252,4 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
         write_log(request, alias, Kind.LOCK, "", message, values, "sweep" if swept.expired else "")
+    audit.remove_old()

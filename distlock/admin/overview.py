@@ -1,30 +1,158 @@
-"""The list of held locks: a card for each backend, and one page of the locks of all of them."""
+"""The list of held locks: a card for each backend, and one page of the locks of all of them.
+
+Its filters, order and page are read from an address, and written to one.
+"""
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from datetime import timedelta
+from typing import Any, Self
 
-from django.utils.translation import get_language
+from django.http import QueryDict
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from distlock.admin.query import Place, Query, source_of
-from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
+from distlock.admin.locks import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
 from distlock.backends.paging import NamePages
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
-from distlock.conf import locks
 from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
+from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
-from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, page_of
+from distlock.types.query import (
+    Counts,
+    Cursor,
+    DisplayStatus,
+    LockQuery,
+    Order,
+    Page,
+    cursor_of,
+    page_of,
+)
+
+#: Values of the filter "held longer than", in seconds.
+HELD_FOR_CHOICES = (10, 60, 300, 900, 3600, 6 * 3600, 86400)
+
+_EPOCH = Cursor().since
+_MAX_HOST = 255
+
+#: A place in the list of all backends: what it is sorted by, and the source.
+Place = tuple[Cursor, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Query(LockQuery):
+    """Filters, order and page of the list of the locks of all backends.
+
+    Locks of one name (or age) in several backends are listed in the order of source_of().
+    """
+
+    aliases: tuple[str, ...] = ()  # of all backends, whatever the filters are
+    backend: str = ""  # the only one whose locks are listed; empty for all
+    kind: Kind | None = None  # the only kind of lock that is listed
+    start_source: str = ""  # the source of the lock at ``start``
+
+    @classmethod
+    def parse(cls, parameters: QueryDict, aliases: Iterable[str]) -> Query:
+        """Read the parameters of an address; values that make no sense are ignored."""
+        aliases = tuple(aliases)
+        backend, status, held_for = (parameters.get(key) for key in ("backend", "state", "held"))
+        after = _parse_place(parameters.get("after", ""))
+        before = None if after else _parse_place(parameters.get("before", ""))
+        start_source, start = after or before or ("", None)
+        return cls(
+            search=_text(parameters.get("q", ""), MAX_NAME),
+            status=next((each for each in DisplayStatus if each == status), None),
+            host=_text(parameters.get("host", ""), _MAX_HOST),
+            held_for=next((each for each in HELD_FOR_CHOICES if str(each) == held_for), 0),
+            order=Order.AGE if parameters.get("order") == Order.AGE else Order.NAME,
+            start=start,
+            backwards=before is not None,
+            aliases=aliases,
+            backend=backend if backend in aliases else "",
+            kind=next((each for each in LOCK_KINDS if each == parameters.get("kind")), None),
+            start_source=start_source,
+        )
+
+    @property
+    def listed_aliases(self) -> tuple[str, ...]:
+        """The aliases of the backends whose locks are listed."""
+        return (self.backend,) if self.backend else self.aliases
+
+    @property
+    def filtered(self) -> bool:
+        """Whether filters leave some locks out."""
+        filters = self.search, self.backend, self.status, self.host, self.held_for, self.kind
+        return any(filters)
+
+    def for_source(self, alias: str, kind: Kind) -> LockQuery:
+        """Return the query for one kind of lock of one backend."""
+        source = source_of(alias, kind)
+        later = source < self.start_source if self.backwards else source > self.start_source
+        return replace(self, inclusive=later)
+
+    def url(self, **changes: Any) -> str:
+        """Return the address of this list with some changes: ``?…``."""
+        other = replace(self, **changes)
+        values = {
+            "q": other.search,
+            "backend": other.backend,
+            "state": other.status,
+            "kind": other.kind,
+            "host": other.host,
+            "held": int(other.held_for),
+            "order": other.order if other.order is not Order.NAME else "",
+        }
+        if other.start is not None:
+            microseconds = (other.start.since - _EPOCH) // timedelta(microseconds=1)
+            place = f"{other.start_source}:{microseconds}:{other.start.name}"
+            values["before" if other.backwards else "after"] = place
+        return "?" + urlencode({key: value for key, value in values.items() if value})
+
+    @property
+    def first_url(self) -> str:
+        """The address of the first page."""
+        return self.url(start=None)
+
+    def place_of(self, info: LockInfo) -> Place:
+        """Return the place of a lock in the list of all backends."""
+        return cursor_of(info, self.order), source_of(info.using, info.kind)
+
+    def url_from(self, place: Place, *, backwards: bool) -> str:
+        """Return the address of the page that begins after a place, or ends before it."""
+        start, source = place
+        return self.url(start=start, start_source=source, backwards=backwards)
+
+
+def source_of(alias: str, kind: Kind) -> str:
+    """Return where a list has locks from: one kind of lock of one backend."""
+    return alias if kind is Kind.LOCK else f"{alias}/{kind}"
+
+
+def _parse_place(text: str) -> tuple[str, Cursor] | None:
+    """Return the source and the place that url() wrote; None for any other text."""
+    source, _, rest = text.partition(":")
+    microseconds, _, name = rest.partition(":")
+    try:
+        since = _EPOCH + timedelta(microseconds=int(microseconds))
+    except (ValueError, OverflowError):
+        return None
+    if len(name) > MAX_NAME or "\0" in name:
+        return None
+    return source, Cursor(since, name)
+
+
+def _text(value: str, max_length: int) -> str:
+    return value.replace("\0", "").strip()[:max_length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +239,6 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
         next=following,
         previous=previous,
     )
-
-
-#: Seconds for which the front page of the admin shows what it has found out.
-HEALTH_SECONDS = 5.0
-
-#: What the front page has found out, and when, by language and aliases.
-_health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
-
-
-def health() -> list[BackendCard]:
-    """Return the cards of all backends, some seconds old at the most; see call_backends().
-
-    ImproperlyConfigured if the setting is wrong.
-    """
-    aliases = tuple(locks)
-    key = get_language(), aliases
-    if key not in _health or clock() - _health[key][0] >= HEALTH_SECONDS:
-        cards = overview(Query(aliases=aliases, size=1), wait_for_silent=False).cards
-        _health[key] = clock(), cards
-    return _health[key][1]
 
 
 def _shown(
@@ -240,12 +348,9 @@ def _pages_of_local_holds(alias: str, query: Query) -> dict[Kind, Page]:
 
 
 def _card(answer: BackendAnswer[_Pages]) -> BackendCard:
-    if answer.backend is None:
-        return BackendCard(answer.alias, problem=answer.problem)
-    kind = type(answer.backend).__name__.removesuffix("Backend")
     if pages := answer.value:
         known = pages.counts, pages.problem, answer.seconds, pages.note
-        return BackendCard(answer.alias, kind, *known)
-    last, asked_at = _last_counts.get(answer.backend, (None, 0.0))
-    age = clock() - asked_at
-    return BackendCard(answer.alias, kind, problem=answer.problem, last_counts=last, last_age=age)
+        return BackendCard(answer.alias, answer.kind, *known)
+    last, asked_at = answer.backend and _last_counts.get(answer.backend) or (None, 0.0)
+    card = BackendCard(answer.alias, answer.kind, problem=answer.problem)
+    return replace(card, last_counts=last, last_age=clock() - asked_at)

@@ -1,24 +1,47 @@
-"""What all pages of the admin here share: who may open them, and how they are drawn."""
+"""What all pages of the admin here share: who may open them, how they are drawn, and the log.
+
+The log says what users did to the things in the backends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import django
+from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import translation
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from distlock import audit
 from distlock.conf import locks
+from distlock.models import HeldLock
+from distlock.templatetags.distlock_admin import visible
+from distlock.types.lease import Kind
 from distlock.types.values import escaped
 
+logger = logging.getLogger("distlock")
+
 View = Callable[..., HttpResponse]
+
+#: Names in a message, and characters of each.
+_MAX_NAMES = 10
+_MAX_NAME_LENGTH = 80
 
 
 class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at run time
@@ -31,6 +54,16 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect from the object id of a log entry to the page about that name."""
+        alias, kind, name = parse_log_key(unquote(object_id))
+        url = self._address(alias, kind, name) if name else self._url("changelist")
+        return HttpResponseRedirect(url)
+
+    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+        """Return the address of the page about a name."""
+        raise NotImplementedError
 
     def _page(self, address: str, view: View, name: str, permission: str = "") -> URLPattern:
         """Return the address of a page that takes a permission, beside that to view."""
@@ -94,3 +127,65 @@ def known_aliases(request: HttpRequest) -> list[str]:
         text = _("The setting DISTLOCK is wrong.")
         messages.error(request, error_text(request, escaped(str(error))) or text)
         return []
+
+
+def write_log(
+    request: HttpRequest,
+    alias: str,
+    kind: Kind,
+    name: str,
+    message: Any,
+    values: dict[str, Any],
+    action: str,
+    model: type[Model] = HeldLock,
+) -> None:
+    """Log what the user did to something, or to a whole backend if ``name`` is empty.
+
+    It is written to the admin's log, to the audit log and to the site's own. If the first fails,
+    the user gets a message. ``model`` is the one whose pages the entry leads to; without ``action``
+    there is nothing for the audit log.
+    """
+    user: Any = request.user
+    with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
+        text = escaped(str(message % values))
+    who = user.get_username()
+    logger.warning("%r in the admin, %s %r on %r: %s", who, kind, name, alias, text)
+    if action:
+        audit.record(alias, kind, name, action, text, who)
+    what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
+    try:
+        # Of the proxy model: the links of log entries lead to its pages.
+        content_type = ContentType.objects.get_for_model(model, for_concrete_model=False)
+        LogEntry.objects.create(
+            user_id=user.pk,
+            content_type_id=content_type.pk,
+            object_id=_log_key(alias, kind, name),
+            object_repr=(f"{escaped(name)} ({what})" if name else alias)[:200],
+            action_flag=CHANGE,
+            change_message=text,
+        )
+    except DatabaseError:
+        logger.exception("the admin's log could not be written")
+        problem = _("This could not be written to the admin’s log, only to that of the site:")
+        messages.error(request, format_html("{} {}", problem, names_in_message([name or alias])))
+
+
+def _log_key(alias: str, kind: Kind, name: str) -> str:
+    """Return the object id of log entries about a name. No name begins with a space."""
+    return f"{alias}:{name}" if kind is Kind.LOCK else f"{alias}: {kind}:{name}"
+
+
+def parse_log_key(key: str) -> tuple[str, Kind, str]:
+    """Return what _log_key() was given; an empty name if it was about a whole backend."""
+    alias, _, name = key.partition(":")
+    for kind in Kind:
+        if name.startswith(f" {kind}:"):
+            return alias, kind, name.removeprefix(f" {kind}:")
+    return alias, Kind.LOCK, name
+
+
+def names_in_message(names: Sequence[str]) -> SafeString:
+    """Return some names, for a message."""
+    short = [[visible(Truncator(name).chars(_MAX_NAME_LENGTH))] for name in names[:_MAX_NAMES]]
+    named = format_html_join(", ", "{}", short)
+    return format_html("{}, …", named) if len(names) > _MAX_NAMES else named

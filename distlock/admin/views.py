@@ -1,16 +1,15 @@
-"""The pages of the admin about locks: the list, one lock, force release, sweep."""
+"""The pages of the admin about locks: the list, one lock, force release, sweep; the front page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
 from django.utils.http import urlencode
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
@@ -22,13 +21,11 @@ from distlock.admin.actions import (
     force_release,
     sweep,
 )
-from distlock.admin.broken import BrokenHold
-from distlock.admin.detail import lock_detail
-from distlock.admin.log import parse_log_key
-from distlock.admin.overview import Overview, overview
+from distlock.admin.locks import KINDS, LABELS, BrokenHold, HoldRef, lock_detail
+from distlock.admin.overview import HELD_FOR_CHOICES, BackendCard, Overview, Query, overview
 from distlock.admin.panel import PanelAdmin, known_aliases
-from distlock.admin.query import HELD_FOR_CHOICES, Query
-from distlock.admin.rows import KINDS, LABELS, HoldRef
+from distlock.concurrency.clock import clock
+from distlock.conf import locks
 from distlock.models import HeldLock
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
@@ -42,6 +39,10 @@ SWEEP = "distlock.sweep_locks"
 MOST_AT_ONCE = 200
 #: Characters of what an address says beside the name of a lock.
 _MAX_PARAMETER = 2000
+#: Seconds for which the front page of the admin shows what it has found out.
+HEALTH_SECONDS = 5.0
+#: What the front page has found out, and when, by language and aliases.
+_health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
 
 
 class HeldLockAdmin(PanelAdmin):
@@ -71,7 +72,7 @@ class HeldLockAdmin(PanelAdmin):
         query = Query.parse(request.GET, known_aliases(request))
         return self._render(
             request,
-            "list",
+            "heldlock/list",
             title=_("Held locks"),
             query=query,
             overview=overview(query, wait_for_silent="retry" in request.GET),
@@ -92,7 +93,7 @@ class HeldLockAdmin(PanelAdmin):
             raise Http404
         return self._render(
             request,
-            "lock",
+            "heldlock/lock",
             title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
             detail=lock_detail(
@@ -105,12 +106,6 @@ class HeldLockAdmin(PanelAdmin):
             back=self._url("changelist") + self._list_query(request, request.GET).url(),
             log=audit.entries(alias, kind, name),
         )
-
-    def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect from the object id of a log entry to the page about that lock."""
-        alias, kind, name = parse_log_key(unquote(object_id))
-        url = self._lock_url(alias, kind, name) if name else self._url("changelist")
-        return HttpResponseRedirect(url)
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a reason and a confirmation; then break the selected holds."""
@@ -137,7 +132,7 @@ class HeldLockAdmin(PanelAdmin):
         unchanged, changed = (rows, []) if found else current_rows(holds)
         return self._render(
             request,
-            "release",
+            "heldlock/release",
             title=_("Force release"),
             form=form,
             unchanged=unchanged,
@@ -158,7 +153,7 @@ class HeldLockAdmin(PanelAdmin):
         more = {"back": query.url()}
         if released and before and (broken := BrokenHold.of(before[0])):
             more["broken"] = broken.signed()
-        return self._lock_url(refs[0].alias, refs[0].kind, refs[0].name, **more)
+        return self._address(refs[0].alias, refs[0].kind, refs[0].name, **more)
 
     def _list_query(self, request: HttpRequest, sent: QueryDict) -> Query:
         """Return the list from which somebody came to a page, as ``back`` says."""
@@ -166,7 +161,7 @@ class HeldLockAdmin(PanelAdmin):
             QueryDict(sent.get("back", "").removeprefix("?")), known_aliases(request)
         )
 
-    def _lock_url(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
         values = {"backend": alias, "name": name, **({} if kind is Kind.LOCK else {"kind": kind})}
         # No browser or proxy takes an address of any length, and names may be long.
         values |= {key: value for key, value in more.items() if len(value) <= _MAX_PARAMETER}
@@ -179,11 +174,19 @@ class HeldLockAdmin(PanelAdmin):
             sweep(request, known_aliases(request))
             return HttpResponseRedirect(back)
         query = Query(aliases=tuple(known_aliases(request)))
-        return self._render(request, "sweep", title=_("Sweep"), overview=overview(query), back=back)
+        return self._render(
+            request, "heldlock/sweep", title=_("Sweep"), overview=overview(query), back=back
+        )
 
-    def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
-        rights = {
-            "may_release": request.user.has_perm(RELEASE),
-            "may_sweep": request.user.has_perm(SWEEP),
-        }
-        return super()._render(request, f"heldlock/{template}", **rights, **context)
+
+def health() -> list[BackendCard]:
+    """Return the cards of all backends, some seconds old at the most; see call_backends().
+
+    ImproperlyConfigured if the setting is wrong.
+    """
+    aliases = tuple(locks)
+    key = get_language(), aliases
+    if key not in _health or clock() - _health[key][0] >= HEALTH_SECONDS:
+        cards = overview(Query(aliases=aliases, size=1), wait_for_silent=False).cards
+        _health[key] = clock(), cards
+    return _health[key][1]

@@ -23,8 +23,7 @@ from distlock.commands.show_locks import HEADING, OPTIONAL, ORDERS, locks_in_use
 from distlock.commands.verbs import Verb
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import NotSupported
-from distlock.fan_out import TIMEOUT
-from distlock.health import as_json, ping
+from distlock.fan_out import TIMEOUT, ping
 from distlock.recipes.election import Election
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import QueueInfo
@@ -196,7 +195,7 @@ def _ping(
     )
     led = leader is not None and leader.owner.host == current_owner().host
     if options["json"]:
-        said = {alias: {**as_json(one), "problem": one.problem} for alias, one in answers.items()}
+        said = {alias: {**one.as_json(), "problem": one.problem} for alias, one in answers.items()}
         election = {"election": {"name": leads, "leads": led}} if leads else {}
         ok = not failed and (led or not leads)
         output.write_json(command, {"ok": ok, "backends": said, **election})

@@ -1,10 +1,16 @@
-"""Filters for names, owners and times. Names may contain anything, so they are escaped."""
+"""What the admin's templates draw with: filters for names, owners and times, and the health tag.
+
+Names may contain anything, so they are escaped. Django imports this in every project that has
+templates, also where ``django.contrib.admin`` is not installed: so nothing of the admin is imported
+before its tag is drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from django import template
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext, ngettext, pgettext
@@ -86,7 +92,15 @@ def milliseconds(seconds: float) -> str:
     return gettext("%(milliseconds)d ms") % {"milliseconds": round(seconds * 1000)}
 
 
-@register.filter
-def with_labels(cells: Sequence[object], labels: Sequence[object]) -> list[tuple[object, object]]:
-    """Return each cell of a row with the label of its column."""
-    return list(zip(labels, cells, strict=True))
+@register.inclusion_tag("admin/distlock/_health.html", takes_context=True)
+def distlock_health(context: dict[str, Any]) -> dict[str, Any]:
+    """Show each backend, and what is wrong there, to users who may see the locks."""
+    from distlock.admin.views import health
+
+    user, perms = context["request"].user, context.get("perms")
+    if not user.has_perm("distlock.view_databaselock"):
+        return {}
+    try:
+        return {"cards": health(), "perms": perms}
+    except ImproperlyConfigured as error:
+        return {"problem": escaped(str(error)), "perms": perms}

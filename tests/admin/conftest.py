@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import translation
 
 from distlock import Lock, LockUnavailable, fan_out
-from distlock.admin import overview
+from distlock.admin import views
 from distlock.conf import locks
 from distlock.types.lease import State
 from tests.admin import holders
@@ -77,7 +77,7 @@ def users(sqlite):
 def long_timeout(monkeypatch):
     """Pages wait for backends as long as a busy machine may take, and remember no answer."""
     monkeypatch.setattr(fan_out, "TIMEOUT", 30.0)
-    monkeypatch.setattr(overview, "HEALTH_SECONDS", 0.0)
+    monkeypatch.setattr(views, "HEALTH_SECONDS", 0.0)
 
 
 @pytest.fixture

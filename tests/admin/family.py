@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from distlock.admin.coordination.cells import Ref
+from distlock.admin.coordination.pages import Ref
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.recipes import (

@@ -7,8 +7,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from distlock import Lock
-from distlock.admin.broken import BrokenHold
-from distlock.admin.rows import HoldRef, LockRow
+from distlock.admin.locks import BrokenHold, HoldRef, LockRow
 from distlock.conf import locks
 from tests.admin import holders
 from tests.contract.watch import eventually

@@ -98,6 +98,12 @@ def test_a_name_that_nobody_uses_has_an_empty_page(kind, local, client_with):
     assert client_with(f"view_{kind}").get(*one(kind, "nobody")).status_code == 200
 
 
+def test_work_that_nobody_reports_has_a_page_that_says_so(local, client_with):
+    page = client_with("view_progress").get(*one("progress", "nobody")).content.decode()
+    assert "Nobody reports." in page
+    assert "Cannot be asked" not in page
+
+
 @pytest.mark.parametrize("kind", ["config"])
 def test_an_alias_that_there_is_not_is_not_found(kind, local, client_with):
     assert client_with(f"view_{kind}").get(*one(kind, using="x")).status_code == 404

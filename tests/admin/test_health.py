@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.urls import reverse
 
 from distlock import fan_out
-from distlock.admin import overview
+from distlock.admin import overview, views
 from distlock.conf import locks
 from distlock.models import HeldLock
 from tests.contract.watch import eventually
@@ -91,8 +91,8 @@ def test_a_backend_that_cannot_be_reached_is_shown_and_others_are_not_held_up(
 
 
 def test_the_front_page_asks_the_backends_once_in_some_seconds(local, front, taken, monkeypatch):
-    monkeypatch.setattr(overview, "HEALTH_SECONDS", 600.0)
-    monkeypatch.setattr(overview, "_health", {})
+    monkeypatch.setattr(views, "HEALTH_SECONDS", 600.0)
+    monkeypatch.setattr(views, "_health", {})
     assert "Held: 0" in front()
     taken("one")
     assert "Held: 0" in front()

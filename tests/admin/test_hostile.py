@@ -7,7 +7,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from distlock.conf import locks
 from distlock.models import DatabaseLock
 from distlock.types.arguments import MAX_DESCRIPTION, MAX_NAME

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import pytest
 from django.utils import timezone
 
-from distlock.admin.query import Query
+from distlock.admin.overview import Query
 from distlock.conf import locks
 from distlock.fan_out import MAX_THREADS, TIMEOUT, call_backends
 from distlock.types.query import Counts, Page
@@ -311,7 +311,7 @@ def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(
 def test_no_page_has_script_or_style_in_it(three, show, operator, url, taken, expired):
     (lock,) = taken("a")
     expired("b")
-    from distlock.admin.rows import HoldRef
+    from distlock.admin.locks import HoldRef
 
     pages = [
         show().text,

@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import NoReverseMatch, get_resolver, reverse
 
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.admin.conftest import RIGHTS

@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from distlock.admin.coordination import queue_actions
-from distlock.admin.coordination.cells import Ref
+from distlock.admin.coordination.pages import Ref
 from distlock.recipes import Queue
 from tests.admin.test_coordination import client_with, one  # noqa: F401 - a fixture
 

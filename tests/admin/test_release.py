@@ -9,7 +9,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.messages import get_messages
 
 from distlock import LockLost, LockUnavailable
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from distlock.conf import locks
 from distlock.models import HeldLock
 from distlock.types.lease import State

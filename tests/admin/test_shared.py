@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from distlock import Lock, LockError, locks
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import shared_locks
 from distlock.recipes import RWLock, Semaphore

@@ -1,11 +1,13 @@
 """The panel in an admin site of one's own, at any address."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 from django.test import Client
 
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 
 
 @pytest.fixture
@@ -49,3 +51,25 @@ def test_own_visitors_sign_in_there(site, settings, local):
     settings.ROOT_URLCONF = "tests.admin.urls"
     response = Client().get("/ops/distlock/heldlock/")
     assert response.headers["Location"] == "/ops/login/?next=/ops/distlock/heldlock/"
+
+
+#: A project with distlock that draws a template.
+WITHOUT_ADMIN = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["distlock"],
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
+)
+django.setup()
+from django.template import engines
+
+print(engines["django"].from_string("drawn").render())
+"""
+
+
+@pytest.mark.once
+def test_a_project_without_the_admin_draws_its_templates():
+    program = [sys.executable, "-c", WITHOUT_ADMIN]
+    assert subprocess.check_output(program, text=True, timeout=60) == "drawn\n"

@@ -1,10 +1,14 @@
 """Sweep: expired holds are cleared, current ones stay, and a message tells how many."""
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
+from django.utils import timezone
 
 from distlock.conf import locks
+from distlock.models import AuditEntry
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
 
@@ -24,6 +28,7 @@ def sweep(operator, url):
 
 @pytest.fixture
 def two(settings):
+    AuditEntry.objects.all().delete()
     settings.DISTLOCK = {"default": {"BACKEND": LOCAL}, "other": {"BACKEND": LOCAL}}
     yield
     locks.close_all()
@@ -59,6 +64,16 @@ def test_what_nobody_uses_is_swept_of_semaphores_too(two, sweep):
         pass
     sweep()
     assert list(locks["default"].store.directories()) == []
+
+
+def test_it_removes_old_entries_of_the_audit_log(two, sweep, settings):
+    for name, days in ("old", 91), ("new", 89):
+        AuditEntry.objects.create(at=timezone.now() - timedelta(days), name=name)
+    sweep()
+    assert [entry.name for entry in AuditEntry.objects.all()] == ["new"]
+    settings.DISTLOCK_AUDIT_DAYS = 30
+    sweep()
+    assert not AuditEntry.objects.exists()
 
 
 def test_the_log_of_a_sweep_leads_to_the_list(two, sweep, operator, url):

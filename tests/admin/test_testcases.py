@@ -6,7 +6,7 @@ from django.test import TestCase
 from django.urls import reverse
 
 from distlock import Lock, LockLost
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from distlock.conf import locks
 
 

@@ -10,7 +10,7 @@ import polib
 import pytest
 
 import distlock
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from tests.servers.debian import program
 
 PACKAGE = Path(distlock.__file__).parent

@@ -293,6 +293,23 @@ class TestTheGroups:
         assert problem in message.msg
 
 
+class TestDaysOfTheAuditLog:
+    @pytest.mark.parametrize("days", ["90", -1, True, float("nan"), 10**6, [30]])
+    def test_that_are_wrong_are_told_of(self, settings, days):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        settings.DISTLOCK_AUDIT_DAYS = days
+        (message,) = messages()
+        assert message.id == "distlock.E011"
+        assert "DISTLOCK_AUDIT_DAYS" in message.msg
+        assert repr(days) in message.msg
+
+    @pytest.mark.parametrize("days", [None, 0, 0.5, 365])
+    def test_that_are_right_are_not_told_of(self, settings, days):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        settings.DISTLOCK_AUDIT_DAYS = days
+        assert messages() == []
+
+
 class TestRequestsThatAreTransactions:
     @pytest.fixture
     def atomic_requests(self, settings):

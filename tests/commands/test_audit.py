@@ -141,6 +141,13 @@ class TestASweep:
         run("sweep")
         assert written() == []
 
+    def test_removes_nothing_if_the_setting_is_wrong(self, local, run, settings, written, caplog):
+        AuditEntry.objects.create(at=timezone.now() - timedelta(91), name="old")
+        settings.DISTLOCK_AUDIT_DAYS = -1
+        assert run("sweep").code == 0
+        assert [name for name, *_ in written()] == ["old"]
+        assert "DISTLOCK_AUDIT_DAYS must be a number of days" in caplog.text
+
 
 class TestCommandsOfRecipes:
     def test_write_what_they_did(self, local, run, written):

@@ -28,8 +28,8 @@ RENEWED = 12  # and of one that is not
 READERS = {
     "audit.py": "when somebody did something, and which entries are old, for people",
     "core/held.py": "since when a lock is held, for people",
-    "admin/broken.py": "when a lock was broken, for people",
-    "admin/coordination/cells.py": "for how long something is so, for people",
+    "admin/locks.py": "when a lock was broken, for people",
+    "admin/coordination/pages.py": "for how long something is so, for people",
     "celery/messages.py": "the countdown to an eta, which Celery counts on this clock, too",
     "backends/zookeeper/reader.py": "for how long a lock is held, for people",
     "backends/zookeeper/tree.py": "since when a node is there, for people",

@@ -99,7 +99,6 @@ LAYERS = [
     ["recipes"],
     [""],
     ["process_members", "fan_out"],
-    ["health"],
     ["views", "middleware", "fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],

@@ -3,12 +3,10 @@
 Each kind has pages of its own, with a permission to see them and one for each thing that may be
 done there.
 
-views         the list, the page of one name, and the page that asks before something is done
-overview      what the list shows
-recipe_pages  what each kind of recipe says of its pages
-cells         what a page shows, ready to be drawn
-elections, groups, …   a module for each kind
-queue_actions          what may be done to the items of a queue
+views    the list, the page of one name, and the page that asks before something is done
+pages    what each kind of recipe says of its pages, as values that are ready to be drawn
+plain    the kinds that are only looked at
+elections, queues, …   a module for each of the others
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from django.contrib import admin
 
 from distlock.admin.coordination.configs import ConfigPages
 from distlock.admin.coordination.elections import ElectionPages
-from distlock.admin.coordination.groups import GroupPages
+from distlock.admin.coordination.pages import RecipePages
 from distlock.admin.coordination.plain import (
     BarrierPages,
     DoubleBarrierPages,
     EventPages,
+    GroupPages,
     NamesPages,
     TopicPages,
 )
 from distlock.admin.coordination.progress import ProgressPages
 from distlock.admin.coordination.queues import QueuePages
-from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.admin.coordination.views import RecipeAdmin
 
 __all__ = ["PAGES", "RecipeAdmin", "register"]

@@ -6,16 +6,30 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from django import forms
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from distlock.admin.actions import ReasonField
-from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
-from distlock.exceptions import StaleToken
+from distlock.admin.coordination.pages import (
+    Action,
+    Cell,
+    Columns,
+    Detail,
+    Done,
+    Facts,
+    Offer,
+    RecipePages,
+    Ref,
+    Table,
+    Text,
+    facts_of,
+    json_line,
+    json_lines,
+    rows_of,
+)
 from distlock.models import Config as ConfigModel
 from distlock.recipes.log import Config, Value
 from distlock.types.lease import Kind
@@ -36,14 +50,14 @@ class ValueForm(forms.Form):
     """Asks for a value as JSON, and why it is changed."""
 
     value = forms.CharField(
-        label=gettext_lazy("Value"),
+        label=_("Value"),
         strip=False,
-        help_text=gettext_lazy("As JSON: a text stands between quotation marks."),
+        help_text=_("As JSON: a text stands between quotation marks."),
         widget=forms.Textarea(attrs={"class": "dl-mono", "rows": 12, "spellcheck": "false"}),
     )
     reason = ReasonField(
-        label=gettext_lazy("Comment"),
-        help_text=gettext_lazy("It is kept in the history, with your name."),
+        label=_("Comment"),
+        help_text=_("It is kept in the history, with your name."),
     )
 
     def clean_value(self) -> Any:
@@ -59,44 +73,39 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _pretty(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
+_pretty = partial(json_lines, sort_keys=True)
 
 
-def _diff(before: Any, after: Any) -> Cell:
+def _changes(before: Any, after: Any) -> tuple[Text, Cell]:
     """Return what differs, line by line; each line begins with +, - or a space."""
     old, new = _pretty(before).splitlines(), _pretty(after).splitlines()
     lines = list(unified_diff(old, new, lineterm="", n=3))[3:]
-    return Cell([_signed(line) for line in lines] or None, "diff")
+    return _("Changes"), Cell([_signed(line) for line in lines] or None, "diff")
 
 
 def _signed(line: str) -> tuple[str, str]:
     return (" ", "…") if line.startswith("@@ ") else (line[0], line[1:])
 
 
-def _is_now(versions: Versions, ref: Ref) -> bool:
-    return versions.now.version == ref.token
+#: Who set a value, when, and why; and a row of the history.
+_SET: Columns[Value] = (
+    (_("Version"), lambda value: Cell(value.version, "number")),
+    (_("Set by"), lambda value: Cell(value.author)),
+    (_("Set"), lambda value: Cell(value.at, "moment")),
+    (_("Comment"), lambda value: Cell(value.comment)),
+)
+_VERSION: Columns[Value] = (
+    _SET[0],
+    (_("Value"), lambda value: Cell(json_line(value.value), "data")),
+    *_SET[1:],
+)
 
 
-def _edit_facts(versions: Versions, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    if not _is_now(versions, ref):
-        return None
-    return [
-        (_("Version"), Cell(ref.token, "number")),
-        (_("Set by"), Cell(versions.now.author)),
-        (_("Set"), Cell(versions.now.at, "moment")),
-    ]
-
-
-def _edit(ref: Ref, values: dict[str, Any]) -> Done | None:
+def _edit(ref: Ref, values: dict[str, Any]) -> Done:
     comment, author = values["reason"], values["user"]
     config = Config(ref.name, keep=_KEEP, using=ref.alias)
-    try:
-        version = config.set(values["value"], if_version=ref.token, comment=comment, author=author)
-    except StaleToken:
-        return None
-    log = gettext_lazy("Changed from version %(token)d to %(version)d. Comment: %(reason)s")
-    return Done(log, {"version": version})
+    version = config.set(values["value"], if_version=ref.token, comment=comment, author=author)
+    return Done({"version": version})
 
 
 def _consequences(versions: Versions, ref: Ref) -> list[Text]:
@@ -109,69 +118,57 @@ def _consequences(versions: Versions, ref: Ref) -> list[Text]:
 EDIT: Action[Versions] = Action(
     name="edit",
     permission="distlock.edit_config",
-    title=gettext_lazy("Edit"),
-    button=gettext_lazy("Set this value"),
+    title=_("Edit"),
+    button=_("Set this value"),
     consequences=_consequences,
-    facts=_edit_facts,
+    facts=lambda versions, ref: (
+        facts_of(_SET[:3], versions.now) if versions.now.version == ref.token else None
+    ),
     perform=_edit,
-    done=gettext_lazy("The value was set:"),
+    log=_("Changed from version %(token)d to %(version)d. Comment: %(reason)s"),
+    done=_("The value was set:"),
     danger=False,
     form=ValueForm,
     initial=lambda versions, ref: {"value": _pretty(versions.now.value)},
-    preview=lambda versions, ref, values: [
-        (_("Changes"), _diff(versions.now.value, values["value"]))
-    ],
+    preview=lambda versions, ref, values: [_changes(versions.now.value, values["value"])],
 )
 
 
-def _earlier(versions: Versions, ref: Ref) -> Value | None:
-    return next((one for one in versions.history if str(one.version) == ref.target), None)
-
-
-def _rollback_facts(versions: Versions, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    earlier = _earlier(versions, ref)
-    if earlier is None or not _is_now(versions, ref):
+def _rollback_facts(versions: Versions, ref: Ref) -> Facts | None:
+    earlier = next((one for one in versions.history if str(one.version) == ref.target), None)
+    if earlier is None or versions.now.version != ref.token:
         return None
     return [
         (_("Version now"), Cell(ref.token, "number")),
         (_("Back to version"), Cell(earlier.version, "number")),
-        (_("Set by"), Cell(earlier.author)),
-        (_("Set"), Cell(earlier.at, "moment")),
-        (_("Comment"), Cell(earlier.comment)),
-        (_("Changes"), _diff(versions.now.value, earlier.value)),
+        *facts_of(_SET[1:], earlier),
+        _changes(versions.now.value, earlier.value),
     ]
 
 
-def _rollback(ref: Ref, values: dict[str, Any]) -> Done | None:
-    config = Config(ref.name, keep=_KEEP, using=ref.alias)
-    try:
-        version = config.rollback(
-            int(ref.target),
-            if_version=ref.token,
-            comment=values["reason"],
-            author=values["user"],
-        )
-    except StaleToken:
-        return None
-    log = gettext_lazy(
-        "Rolled back from version %(token)d to that of version %(target)s, as version %(version)d."
-        " Comment: %(reason)s"
-    )
-    return Done(log, {"version": version})
+def _rollback(ref: Ref, values: dict[str, Any]) -> Done:
+    comment, author = values["reason"], values["user"]
+    config, earlier = Config(ref.name, keep=_KEEP, using=ref.alias), int(ref.target)
+    version = config.rollback(earlier, if_version=ref.token, comment=comment, author=author)
+    return Done({"version": version})
 
 
 ROLL_BACK: Action[Versions] = Action(
     name="rollback",
     permission="distlock.edit_config",
-    title=gettext_lazy("Roll back"),
-    button=gettext_lazy("Roll back to this version"),
+    title=_("Roll back"),
+    button=_("Roll back to this version"),
     consequences=lambda versions, ref: [
         _("The value of that version is set again, as a new version."),
         *_consequences(versions, ref),
     ],
     facts=_rollback_facts,
     perform=_rollback,
-    done=gettext_lazy("The value was rolled back to version"),
+    log=_(
+        "Rolled back from version %(token)d to that of version %(target)s, as version %(version)d."
+        " Comment: %(reason)s"
+    ),
+    done=_("The value was rolled back to version"),
     danger=False,
 )
 
@@ -181,13 +178,11 @@ class ConfigPages(RecipePages[Versions]):
 
     kind = Kind.CONFIG
     model = ConfigModel
-    columns = (
-        gettext_lazy("Value"),
-        gettext_lazy("Version"),
-        gettext_lazy("Set by"),
-        gettext_lazy("Set"),
+    columns: ClassVar[Columns[Value]] = (
+        (_("Value"), lambda value: Cell(json_line(value.value), "data", hint=value.comment)),
+        *_SET[:3],
     )
-    empty = gettext_lazy("Configuration values are listed here once they have been set.")
+    empty = _("Configuration values are listed here once they have been set.")
     actions = (EDIT, ROLL_BACK)
     show = "get"
 
@@ -197,60 +192,27 @@ class ConfigPages(RecipePages[Versions]):
         now = config.get(stale=False)
         return Versions(now, config.history() if whole and now.version else ())
 
-    def row(self, report: Versions) -> TableRow:
+    def row(self, report: Versions) -> Facts:
         """Return the value of now."""
-        now = report.now
-        return TableRow(
-            [
-                Cell(json.dumps(now.value, ensure_ascii=False), "data", hint=now.comment),
-                Cell(now.version, "number"),
-                Cell(now.author),
-                Cell(now.at, "moment"),
-            ]
-        )
+        return facts_of(self.columns, report.now)
 
     def detail(self, alias: str, name: str, report: Versions) -> Detail:
         """Return the value and its history."""
         now = report.now
-        ref = Ref(alias, name, now.version)
+
+        def offers(value: Value) -> list[Offer]:
+            back = Ref(alias, name, now.version, str(value.version))
+            offer = Offer("rollback", _("Roll back…"), back, named=str(value.version))
+            return [] if value.version == now.version else [offer]
+
+        rows = rows_of(_VERSION, report.history, offers)
+        never, hint = _("It was never set."), _("newest first")
         return Detail(
-            facts=[
-                (_("Value"), Cell(_pretty(now.value), "block")),
-                (_("Version"), Cell(now.version, "number")),
-                (_("Set by"), Cell(now.author)),
-                (_("Set"), Cell(now.at, "moment")),
-                (_("Comment"), Cell(now.comment)),
-            ],
-            tables=[self._history(alias, name, report)],
-            offers=[Offer("edit", _("Edit…"), ref)],
+            facts=[(_("Value"), Cell(_pretty(now.value), "block")), *facts_of(_SET, now)],
+            tables=[Table("history", _("History"), rows, never, hint)],
+            offers=[Offer("edit", _("Edit…"), Ref(alias, name, now.version))],
             explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),
                 _("A process that cannot reach the backend goes on with what it has seen last."),
             ],
-        )
-
-    def _history(self, alias: str, name: str, report: Versions) -> Table:
-        now, rows = report.now.version, []
-        for value in report.history:
-            ref = Ref(alias, name, now, str(value.version))
-            back = Offer("rollback", _("Roll back…"), ref, named=str(value.version))
-            rows.append(
-                TableRow(
-                    [
-                        Cell(value.version, "number"),
-                        Cell(json.dumps(value.value, ensure_ascii=False), "data"),
-                        Cell(value.author),
-                        Cell(value.at, "moment"),
-                        Cell(value.comment),
-                    ],
-                    [] if value.version == now else [back],
-                )
-            )
-        return Table(
-            "history",
-            _("History"),
-            (_("Version"), _("Value"), _("Set by"), _("Set"), _("Comment")),
-            rows,
-            empty=_("It was never set."),
-            hint=_("newest first"),
         )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 from django.utils.formats import number_format
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
+from distlock.admin.coordination.pages import (
+    Action,
+    Cell,
+    Columns,
+    Detail,
+    Facts,
+    Offer,
+    RecipePages,
+    Ref,
+    Text,
+)
 from distlock.models import Progress as ProgressModel
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
@@ -18,11 +25,11 @@ from distlock.types.lease import Kind
 
 #: What the states are called, and in which colour.
 _STATES: dict[str, tuple[Text, str]] = {
-    "running": (gettext_lazy("Running"), "held"),
-    "done": (gettext_lazy("Done"), "free"),
-    "failed": (gettext_lazy("Failed"), "expired"),
-    "cancelled": (gettext_lazy("Cancelled"), "expiring"),
-    "lost": (gettext_lazy("Lost"), "expired"),
+    "running": (_("Running"), "held"),
+    "done": (_("Done"), "free"),
+    "failed": (_("Failed"), "expired"),
+    "cancelled": (_("Cancelled"), "expiring"),
+    "lost": (_("Lost"), "expired"),
 }
 
 
@@ -41,18 +48,13 @@ def _share(report: Report) -> Cell:
 
 
 def _amount(report: Report) -> str:
-    done = number_format(round(report.done, 1))
-    values = {"done": done, "unit": report.unit}
-    if report.total is None:
-        return _("%(done)s %(unit)s") % values
-    return _("%(done)s of %(total)s %(unit)s") % {
-        **values,
-        "total": number_format(round(report.total, 1)),
-    }
+    done, total = (number_format(round(each, 1)) for each in (report.done, report.total or 0))
+    text = _("%(done)s %(unit)s") if report.total is None else _("%(done)s of %(total)s %(unit)s")
+    return text % {"done": done, "total": total, "unit": report.unit}
 
 
-def _facts(report: Report | None, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    if report is None or report.token is None or report.token != ref.token:
+def _facts(report: Report, ref: Ref) -> Facts | None:
+    if report.token != ref.token:
         return None
     return [
         (_("Progress"), _share(report)),
@@ -64,24 +66,19 @@ def _facts(report: Report | None, ref: Ref) -> Sequence[tuple[Text, Cell]] | Non
     ]
 
 
-def _cancel(ref: Ref, values: dict[str, Any]) -> Done | None:
-    if not Progress(ref.name, using=ref.alias).cancel(ref.token):
-        return None
-    return Done(gettext_lazy("Asked to end: token %(token)d. Reason: %(reason)s"))
-
-
-CANCEL: Action[Report | None] = Action(
+CANCEL: Action[Report] = Action(
     name="cancel",
     permission="distlock.cancel_progress",
-    title=gettext_lazy("Ask it to end"),
-    button=gettext_lazy("Ask it to end"),
+    title=_("Ask it to end"),
+    button=_("Ask it to end"),
     consequences=lambda report, ref: [
         _("Within some seconds its next report raises Cancelled in the worker."),
         _("Work that reports nothing any more, or catches the error, goes on."),
     ],
     facts=_facts,
-    perform=_cancel,
-    done=gettext_lazy("It was asked to end:"),
+    perform=lambda ref, values: Progress(ref.name, using=ref.alias).cancel(ref.token),
+    log=_("Asked to end: token %(token)d. Reason: %(reason)s"),
+    done=_("It was asked to end:"),
 )
 
 
@@ -90,15 +87,15 @@ class ProgressPages(RecipePages[Report | None]):
 
     kind = Kind.PROGRESS
     model = ProgressModel
-    columns = (
-        gettext_lazy("State"),
-        gettext_lazy("Progress"),
-        gettext_lazy("Doing"),
-        gettext_lazy("Time left"),
-        gettext_lazy("Worker"),
-        gettext_lazy("Last report"),
+    columns: ClassVar[Columns[Report]] = (
+        (_("State"), _state),
+        (_("Progress"), _share),
+        (_("Doing"), lambda one: Cell(one.error or one.step, confidential=bool(one.error))),
+        (_("Time left"), lambda one: Cell(one.eta if one.state == "running" else None, "span")),
+        (_("Worker"), lambda one: Cell(one.owner, "owner")),
+        (_("Last report"), lambda one: Cell(one.at, "age")),
     )
-    empty = gettext_lazy("Work is listed here while it reports its progress.")
+    empty = _("Work is listed here while it reports its progress.")
     actions = (CANCEL,)
     live = True
 
@@ -106,31 +103,12 @@ class ProgressPages(RecipePages[Report | None]):
         """Return the last report; None if there is none."""
         return Progress.get(name, using=alias)
 
-    def row(self, report: Report | None) -> TableRow:
-        """Return a bar and who moves it."""
-        if report is None:
-            return TableRow([Cell(None) for _column in self.columns])
-        running = report.state == "running"
-        return TableRow(
-            [
-                _state(report),
-                _share(report),
-                Cell(report.error or report.step, confidential=bool(report.error)),
-                Cell(report.eta if running else None, "span"),
-                Cell(report.owner, "owner"),
-                Cell(report.at, "age"),
-            ]
-        )
-
     def detail(self, alias: str, name: str, report: Report | None) -> Detail:
         """Return all that the worker has reported."""
         if report is None:
             return Detail([(_("State"), Cell(_("Nobody reports."), "state"))])
         running = report.state == "running"
-        facts: list[tuple[Text, Cell]] = [
-            (_("State"), _state(report)),
-            (_("Progress"), _share(report)),
-        ]
+        facts = [(_("State"), _state(report)), (_("Progress"), _share(report))]
         if running:
             rate = None if report.rate is None else f"{number_format(round(report.rate, 1))}/s"
             facts += [

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Full
 
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.cells import Cell, Ref, Text
-from distlock.admin.coordination.recipe_pages import Action, Done
+from distlock.admin.coordination.pages import (
+    Action,
+    Cell,
+    Done,
+    Facts,
+    Ref,
+    Text,
+    some,
+)
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.fan_out import one_line
@@ -71,7 +77,7 @@ def number_in(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
 
 
-def _facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
+def _facts(contents: Contents, ref: Ref) -> Facts | None:
     if ref.target == READY and contents.info.ready:
         return [(_("Ready"), Cell(contents.info.ready, "number"))]
     letters = contents.letters
@@ -81,18 +87,14 @@ def _facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
     numbers, reasons = [str(one.id) for one in letters], sorted({one.reason for one in letters})
     return [
         (_("Dead letters"), Cell(len(letters), "number", hint=more)),
-        (_("Item"), Cell(_some(numbers, ", "))),
-        (_("Put back because"), Cell(_some(reasons, "\n"), "block")),
+        (_("Item"), Cell(some(numbers, 10))),
+        (_("Put back because"), Cell(some(reasons, 10, "\n"), "block")),
         (_("Body"), Cell(letters[0].body, "data")),
     ]
 
 
-def _some(texts: Sequence[str], between: str) -> str:
-    return between.join([*texts[:10], *["…"][: len(texts) - 10]])
-
-
 def _in_bulk(
-    change: Callable[[Queue, Sequence[QueueItem]], int], log: Text, ref: Ref, values: object
+    change: Callable[[Queue, Sequence[QueueItem]], int], ref: Ref, values: object
 ) -> Done | None:
     """Change dead letters, a few at a time; say how many were changed, and why no more were."""
     queue, until = Queue(ref.name, using=ref.alias), clock() + _BULK_SECONDS
@@ -103,51 +105,47 @@ def _in_bulk(
             before, letters = done, letters_of(ref)
             for start in range(0, len(letters), MOST_AT_ONCE):
                 if clock() >= until:
-                    why = gettext_lazy("The time was over. Do it again for the others.")
+                    why = _("The time was over. Do it again for the others.")
                     break
                 done += change(queue, letters[start : start + MOST_AT_ONCE])
     except (Full, LockError) as error:
         if not done:
             raise
         why = one_line(error)
-    return Done(log, {"count": done}, f"{done}.", why) if done else None
+    return Done({"count": done}, f"{done}.", why) if done else None
 
 
 RETRY: Action[Contents] = Action(
     name="retry",
     permission="distlock.retry_dead_letter",
-    title=gettext_lazy("Put dead letters back"),
-    button=gettext_lazy("Put back"),
+    title=_("Put dead letters back"),
+    button=_("Put back"),
     consequences=lambda contents, ref: [
         _("They come to the end of the queue, as new items, and their deliveries count from one."),
         _("What was done with them before may be done once more."),
         _("If the queue fills up, this ends, and says how many were put back."),
     ],
     facts=_facts,
-    perform=partial(
-        _in_bulk,
-        Queue.retry_many,
-        gettext_lazy("Put %(count)d dead letters back (%(target)s). Reason: %(reason)s"),
-    ),
-    done=gettext_lazy("Dead letters that were put back:"),
+    perform=partial(_in_bulk, Queue.retry_many),
+    log=_("Put %(count)d dead letters back (%(target)s). Reason: %(reason)s"),
+    done=_("Dead letters that were put back:"),
     danger=False,
     timeout=_BULK_TIMEOUT,
 )
 
 
 def _discard(ref: Ref, values: object) -> Done | None:
-    log = gettext_lazy("Discarded %(count)d items (%(target)s). Reason: %(reason)s")
     if ref.target != READY:
-        return _in_bulk(Queue.discard, log, ref, values)
+        return _in_bulk(Queue.discard, ref, values)
     count = Queue(ref.name, using=ref.alias).purge()
-    return Done(log, {"count": count}, f"{count}.") if count else None
+    return Done({"count": count}, f"{count}.") if count else None
 
 
 DISCARD: Action[Contents] = Action(
     name="discard",
     permission="distlock.purge_queue",
-    title=gettext_lazy("Discard items"),
-    button=gettext_lazy("Discard"),
+    title=_("Discard items"),
+    button=_("Discard"),
     consequences=lambda contents, ref: [
         _("They are gone for ever, and nobody gets them."),
         _("What is being delivered, or comes later, stays.")
@@ -156,12 +154,13 @@ DISCARD: Action[Contents] = Action(
     ],
     facts=_facts,
     perform=_discard,
-    done=gettext_lazy("Items that were discarded:"),
+    log=_("Discarded %(count)d items (%(target)s). Reason: %(reason)s"),
+    done=_("Items that were discarded:"),
     timeout=_BULK_TIMEOUT,
 )
 
 
-def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
+def _release_facts(contents: Contents, ref: Ref) -> Facts | None:
     for one in contents.info.deliveries:
         # Items that were taken in one change have one token.
         if (str(one.id), one.token) == (ref.target, ref.token):
@@ -174,23 +173,22 @@ def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] 
     return None
 
 
-def _release(ref: Ref, values: object) -> Done | None:
-    log = gettext_lazy("Took back the item %(target)s, token %(token)d. Reason: %(reason)s")
-    released = Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token)
-    return Done(log) if released else None
+def _release(ref: Ref, values: object) -> bool:
+    return Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token)
 
 
 RELEASE: Action[Contents] = Action(
     name="release",
     permission="distlock.release_delivery",
-    title=gettext_lazy("Take an item back"),
-    button=gettext_lazy("Take it back"),
+    title=_("Take an item back"),
+    button=_("Take it back"),
     consequences=lambda contents, ref: [
         _("The item is ready at once, and is delivered again."),
         _("Its consumer may still be working on it, but cannot acknowledge it any more."),
     ],
     facts=_release_facts,
     perform=_release,
-    done=gettext_lazy("The item was taken back:"),
+    log=_("Took back the item %(target)s, token %(token)d. Reason: %(reason)s"),
+    done=_("The item was taken back:"),
 )
 ACTIONS = (RETRY, DISCARD, RELEASE)

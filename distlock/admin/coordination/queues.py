@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from django.utils.http import urlencode
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.cells import (
+from distlock.admin.coordination.pages import (
     Cell,
+    Columns,
     Detail,
+    Facts,
     Offer,
+    RecipePages,
     Ref,
     Table,
     TableRow,
     Text,
-    pretty,
+    facts_of,
+    json_lines,
 )
 from distlock.admin.coordination.queue_actions import (
     ACTIONS,
@@ -33,7 +37,6 @@ from distlock.admin.coordination.queue_actions import (
     number_in,
     reason_group,
 )
-from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.models import Queue as QueueModel
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
@@ -44,20 +47,45 @@ from distlock.types.lease import Kind
 _PAGE_SIZE, _MOST_GROUPS, _MOST_SEARCHED = 25, 20, 200
 
 
+_ASIDE = _("What was delivered too often, and never acknowledged, is put aside as dead.")
+_AGAIN = _("It is delivered again if its consumer fails, or if its process dies.")
+#: The label of each state of items, and what it means.
+_STATES: dict[str, tuple[Cell, Text]] = {
+    "ready": (Cell(_("Ready"), "state"), _("It waits for a consumer.")),
+    "delivered": (Cell(_("Being delivered"), "state", "held"), _AGAIN),
+    "delayed": (Cell(_("Delayed"), "state"), _("It was put back for later.")),
+    "dead": (Cell(_("Dead"), "state", "expired"), _ASIDE),
+}
+
+
+def _depth(info: QueueInfo) -> Cell:
+    """Return how many are ready, as a bar if there is a bound."""
+    if not info.maxsize:
+        return Cell(info.ready, "number")
+    part = info.size / info.maxsize
+    values = {"ready": info.ready, "size": info.size, "bound": info.maxsize}
+    hint = _("%(ready)d ready, %(size)d of %(bound)d in all") % values
+    return Cell(part, "bar", "held" if part < 1 else "expiring", hint=hint)
+
+
+def _dead(info: QueueInfo) -> Cell:
+    return Cell(info.dead, "state", "expired") if info.dead else Cell(0, "number")
+
+
 class QueuePages(RecipePages[Contents]):
     """How full it is, what is being delivered, and what was put aside."""
 
     kind = Kind.QUEUE
     model = QueueModel
-    columns = (
-        gettext_lazy("Ready"),
-        gettext_lazy("Being delivered"),
-        gettext_lazy("Delayed"),
-        gettext_lazy("Dead letters"),
-        gettext_lazy("Bound"),
-        gettext_lazy("Oldest waits for"),
+    columns: ClassVar[Columns[QueueInfo]] = (
+        (_("Ready"), _depth),
+        (_("Being delivered"), lambda info: Cell(info.delivered, "number")),
+        (_("Delayed"), lambda info: Cell(info.delayed, "number")),
+        (_("Dead letters"), _dead),
+        (_("Bound"), lambda info: Cell(info.maxsize or None, "number")),
+        (_("Oldest waits for"), lambda info: Cell(info.oldest, "age")),
     )
-    empty = gettext_lazy("Queues are listed here once something was put into one.")
+    empty = _("Queues are listed here once something was put into one.")
     actions = ACTIONS
 
     def read(self, alias: str, name: str, *, whole: bool) -> Contents:
@@ -94,19 +122,9 @@ class QueuePages(RecipePages[Contents]):
         """Return the figures, and the dead letters that are meant."""
         return replace(self.read(ref.alias, ref.name, whole=True), letters=letters_of(ref))
 
-    def row(self, report: Contents) -> TableRow:
+    def row(self, report: Contents) -> Facts:
         """Return how many of each there are."""
-        info = report.info
-        return TableRow(
-            [
-                _depth(info),
-                Cell(info.delivered, "number"),
-                Cell(info.delayed, "number"),
-                _dead(info),
-                Cell(info.maxsize or None, "number"),
-                Cell(info.oldest, "age"),
-            ]
-        )
+        return facts_of(self.columns, report.info)
 
     def detail(self, alias: str, name: str, report: Contents) -> Detail:
         """Return the figures and one page of items, or one item."""
@@ -114,14 +132,14 @@ class QueuePages(RecipePages[Contents]):
             return _item_detail(alias, name, report)
         info, state = report.info, report.asked["state"]
         return Detail(
-            facts=[*zip(self.columns, self.row(report).cells, strict=True)],
+            facts=self.row(report),
             tables=[*_groups(alias, name, report), _items(alias, name, report)],
             explanation=[
                 _(
                     "First in, first out. What was taken is delivered again if its consumer fails,"
                     " or if its process dies and the lease ends."
                 ),
-                _("What was delivered too often, and never acknowledged, is put aside as dead."),
+                _ASIDE,
                 _(
                     "The bound is shown once somebody has changed it for all; else each program has"
                     " said its own."
@@ -135,7 +153,7 @@ class QueuePages(RecipePages[Contents]):
         )
 
 
-def _numbers(info: QueueInfo) -> dict[str, tuple[str, int]]:
+def _numbers(info: QueueInfo) -> dict[str, tuple[Text, int]]:
     """Return the title of each state, and how many items are in it."""
     return {
         "dead": (_("Dead letters"), info.dead),
@@ -149,13 +167,13 @@ def _groups(alias: str, name: str, report: Contents) -> list[Table]:
     groups, rows = Counter(reason_group(one.reason) for one in report.letters), []
     for group, count in groups.most_common(_MOST_GROUPS):
         ref = Ref(alias, name, report.newest, f"{REASON}{group}")
-        rows.append(TableRow([Cell(group), Cell(count, "number")], _offers_of_dead(ref, group)))
+        cells = (_("Put back because"), Cell(group)), (_("Dead letters"), Cell(count, "number"))
+        rows.append(TableRow(cells, _offers_of_dead(ref, group)))
     hint = ""
     if len(rows) < len(groups) or len(report.letters) < report.info.dead:
         values = {"shown": len(rows), "groups": len(groups), "count": len(report.letters)}
         hint = _("%(shown)d of %(groups)d reasons, of %(count)d dead letters") % values
-    columns = _("Put back because"), _("Dead letters")
-    return [Table("groups", _("By reason"), columns, rows, hint=hint)] if rows else []
+    return [Table("groups", _("By reason"), rows, hint=hint)] if rows else []
 
 
 def _items(alias: str, name: str, report: Contents) -> Table:
@@ -170,16 +188,10 @@ def _items(alias: str, name: str, report: Contents) -> Table:
         hint = _("%(shown)d found in %(looked)d of %(found)d items")
     deliveries = {one.id: one for one in info.deliveries}
     rows = [_row(alias, name, state, one, deliveries.get(one.id)) for one in items]
-    return Table(
-        "items",
-        title,
-        _columns(state),
-        rows,
-        empty=_("Nothing matches.") if search else _("There are none."),
-        hint=hint % values,
-        offers=_bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search),
-        pages=_other_pages(alias, name, report, items),
-    )
+    empty = _("Nothing matches.") if search else _("There are none.")
+    offers = _bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search)
+    pages = _other_pages(alias, name, report, items)
+    return Table("items", title, rows, empty, hint % values, offers, pages)
 
 
 def _other_pages(
@@ -210,42 +222,30 @@ def _bulk_offers(selected: Ref, state: str, search: str) -> list[Offer]:
     ]
 
 
-def _columns(state: str) -> tuple[Text, ...]:
-    if state == "delivered":
-        return _("Item"), _("Body"), _("State"), _("Consumer"), _("For")
-    return _("Item"), _("Body"), _("Put back because"), _("Put"), _("Deliveries")
+_PUT_BACK: Columns[QueueItem] = (
+    (_("Put back because"), lambda item: Cell(item.reason)),
+    (_("Put"), lambda item: Cell(item.at, "age")),
+    (_("Deliveries"), lambda item: Cell(item.attempts, "number")),
+)
+_DELIVERY: Columns[DeliveryInfo] = (
+    (_("Consumer"), lambda one: Cell(None if one.delayed else one.owner, "owner")),
+    (_("For"), lambda one: Cell(one.since, "age")),
+    (_("Token"), lambda one: Cell(one.token, "number")),
+)
 
 
 def _row(alias: str, name: str, state: str, item: QueueItem, one: DeliveryInfo | None) -> TableRow:
     link = _address(alias, name, item=item.id)
-    first = [Cell(item.id, "number", link=link), Cell(item.body, "data")]
-    if state == "delivered":
-        offers = [_take_back(alias, name, one)] if one else []
-        code = "delayed" if one and one.delayed else state
-        return TableRow([*first, _state(code)[0], *_delivery_cells(one)[:2]], offers)
-    more = [Cell(item.reason), Cell(item.at, "age"), Cell(item.attempts, "number")]
-    return TableRow([*first, *more], key=str(item.id) if state == "dead" else "")
-
-
-def _state(code: str) -> tuple[Cell, str]:
-    """Return the label of a state of items, and what it means."""
-    again = _("It is delivered again if its consumer fails, or if its process dies.")
-    aside = _("What was delivered too often, and never acknowledged, is put aside as dead.")
-    label, style, meaning = {
-        "ready": (_("Ready"), "free", _("It waits for a consumer.")),
-        "delivered": (_("Being delivered"), "held", again),
-        "delayed": (_("Delayed"), "free", _("It was put back for later.")),
-        "dead": (_("Dead"), "expired", aside),
-    }[code]
-    return Cell(label, "state", style), meaning
-
-
-def _delivery_cells(one: DeliveryInfo | None) -> list[Cell]:
-    return [
-        Cell(one.owner if one and not one.delayed else None, "owner"),
-        Cell(one and one.since, "age"),
-        Cell(one and one.token, "number"),
+    cells: list[tuple[Text, Cell]] = [
+        (_("Item"), Cell(item.id, "number", link=link)),
+        (_("Body"), Cell(item.body, "data")),
     ]
+    if state != "delivered":
+        key = str(item.id) if state == "dead" else ""
+        return TableRow([*cells, *facts_of(_PUT_BACK, item)], key=key)
+    code = "delayed" if one and one.delayed else state
+    cells += [(_("State"), _STATES[code][0]), *facts_of(_DELIVERY, one)[:2]]
+    return TableRow(cells, [_take_back(alias, name, one)] if one else [])
 
 
 def _offers_of_dead(ref: Ref, named: str = "") -> list[Offer]:
@@ -265,7 +265,7 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
     if found is None:
         gone = _("It is not in the queue: it was acknowledged, put back as a new item, or removed.")
         return Detail([], explanation=[gone], part=part)
-    item, one, (state, meaning) = found.item, found.delivery, _state(found.state)
+    item, one, (state, meaning) = found.item, found.delivery, _STATES[found.state]
     facts: list[tuple[Text, Cell]] = [
         (_("State"), state),
         (_("Put"), Cell(item.at, "moment")),
@@ -274,28 +274,14 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
     ]
     offers = []
     if one is not None:
-        facts += zip((_("Consumer"), _("For"), _("Token")), _delivery_cells(one), strict=True)
+        facts += facts_of(_DELIVERY, one)
         offers = [_take_back(alias, name, one)]
     elif found.state == "dead":
         offers = _offers_of_dead(Ref(alias, name, item.id, str(item.id)))
-    body = item.body if isinstance(item.body, str) else pretty(item.body)
+    body = item.body if isinstance(item.body, str) else json_lines(item.body)
     facts.append((_("Body"), Cell(body, "block")))
     return Detail(facts, explanation=[meaning], offers=offers, part=part)
 
 
 def _address(alias: str, name: str, **more: str | int) -> str:
     return f"?{urlencode({'backend': alias, 'name': name, **more})}"
-
-
-def _depth(info: QueueInfo) -> Cell:
-    """Return how many are ready, as a bar if there is a bound."""
-    if not info.maxsize:
-        return Cell(info.ready, "number")
-    part = info.size / info.maxsize
-    values = {"ready": info.ready, "size": info.size, "bound": info.maxsize}
-    hint = _("%(ready)d ready, %(size)d of %(bound)d in all") % values
-    return Cell(part, "bar", "held" if part < 1 else "expiring", hint=hint)
-
-
-def _dead(info: QueueInfo) -> Cell:
-    return Cell(info.dead, "state", "expired") if info.dead else Cell(0, "number")

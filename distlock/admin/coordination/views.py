@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Full
 from typing import Any, ClassVar
 
 from django.contrib import messages
-from django.contrib.admin.utils import unquote
+from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.html import format_html
@@ -19,18 +21,116 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from distlock import audit
-from distlock.admin.coordination.cells import Detail, Ref
-from distlock.admin.coordination.overview import overview
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
-from distlock.admin.log import names_in_message, parse_log_key, write_log
-from distlock.admin.panel import PanelAdmin, error_text, known_aliases
+from distlock.admin.coordination.pages import Action, Detail, Done, Facts, RecipePages, Ref, Text
+from distlock.admin.panel import (
+    PanelAdmin,
+    error_text,
+    known_aliases,
+    names_in_message,
+    write_log,
+)
+from distlock.backends.base import BaseBackend
 from distlock.commands.output import command_line
-from distlock.exceptions import LockError, LockUnavailable
-from distlock.fan_out import call_backends, one_line
+from distlock.exceptions import LockError, LockUnavailable, StaleToken
+from distlock.fan_out import BackendAnswer, call_backends, one_line
+from distlock.recipes.recipe import names_of
 from distlock.types.arguments import MAX_NAME, checked_name
+from distlock.types.lease import Kind
 from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
+
+#: Names on a page of the list, and names whose rows are searched if no name matches.
+PAGE_SIZE, _MOST_SEARCHED = 50, 200
+
+#: A name, and the alias of its backend.
+Found = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeRow:
+    """A name in the list. ``facts`` is None if it could not be read, ``problem`` says why."""
+
+    alias: str
+    name: str
+    facts: Facts | None
+    problem: str = ""
+
+    def mentions(self, text: str) -> bool:
+        """Return whether a value that everybody may see has this text, in any case of letters."""
+        cells = [cell for _, cell in self.facts or () if not cell.confidential]
+        return any(text.casefold() in f"{cell.value} {cell.hint}".casefold() for cell in cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the list shows: the backends, which were asked for their names, and a page of these."""
+
+    cards: Sequence[BackendAnswer[list[str]]]
+    rows: Sequence[RecipeRow]
+    page: Page[Found]
+    unsearched: int = 0  # names that do not match, and whose rows have not been searched
+
+    @property
+    def silent(self) -> bool:
+        """Whether a backend has not answered."""
+        return any(card.value is None for card in self.cards)
+
+
+def overview(
+    pages: RecipePages[Any],
+    aliases: list[str],
+    *,
+    backend: str = "",
+    search: str = "",
+    page: str = "1",
+    wait_for_silent: bool = True,
+) -> Overview:
+    """Ask all backends for names, and then for what the names on this page stand for.
+
+    If no name matches a search, it goes on in what the rows of the list show.
+    """
+    answers = call_backends(
+        aliases,
+        lambda each, deadline: names_of(pages.kind, each.alias),
+        wait_for_silent=wait_for_silent,
+    )
+    every = sorted(
+        (name, alias)
+        for alias, answer in answers.items()
+        if backend in ("", alias)
+        for name in answer.value or ()
+    )
+    found, unsearched = [each for each in every if search.casefold() in each[0].casefold()], 0
+    if search and not found:
+        read = _rows(pages, every[:_MOST_SEARCHED])
+        found = [(row.name, row.alias) for row in read if row.mentions(search)]
+        unsearched = len(every) - len(read)
+    shown = Paginator(found, PAGE_SIZE).get_page(page)
+    return Overview([*answers.values()], _rows(pages, [*shown.object_list]), shown, unsearched)
+
+
+def _rows(pages: RecipePages[Any], shown: Sequence[Found]) -> list[RecipeRow]:
+    names = defaultdict[str, list[str]](list)
+    for name, alias in shown:
+        names[alias].append(name)
+
+    def read(alias: str, name: str) -> Any:
+        try:
+            return pages.read(alias, name, whole=False)
+        except (TypeError, ValueError) as error:  # a bound that is no number; others are shown
+            return error
+
+    answers = call_backends(
+        names, lambda each, deadline: {name: read(each.alias, name) for name in names[each.alias]}
+    )
+    rows = []
+    for name, alias in shown:
+        answer = answers[alias]
+        report = answer.value[name] if answer.value else None
+        problem = str(report) if isinstance(report, Exception) else answer.problem
+        rows.append(RecipeRow(alias, name, None if problem else pages.row(report), problem))
+    return rows
 
 
 class RecipeAdmin(PanelAdmin):
@@ -65,7 +165,6 @@ class RecipeAdmin(PanelAdmin):
         """Show all backends and one page of the names in them."""
         aliases, asked = known_aliases(request), request.GET
         backend = asked.get("backend", "")
-        number = asked.get("page", "")
         filters = {
             "backend": backend if backend in aliases else "",
             "search": asked.get("q", "").replace("\0", "").strip()[:MAX_NAME],
@@ -80,7 +179,7 @@ class RecipeAdmin(PanelAdmin):
             overview=overview(
                 self.pages,
                 aliases,
-                page=int(number) if number.isascii() and number.isdecimal() else 1,
+                page=asked.get("page", "1"),
                 wait_for_silent="retry" in asked,
                 **filters,
             ),
@@ -96,7 +195,7 @@ class RecipeAdmin(PanelAdmin):
             wait_for_silent="retry" in request.GET,
         )[alias]
         detail: Detail | None = None
-        if answer.value is not None:
+        if not answer.problem:
             detail = self.pages.detail(alias, name, answer.value)
         return self._render(
             request,
@@ -113,11 +212,6 @@ class RecipeAdmin(PanelAdmin):
             log=audit.entries(alias, self.pages.kind, name),
         )
 
-    def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect from the object id of a log entry to the page about that name."""
-        alias, _kind, name = parse_log_key(unquote(object_id))
-        return HttpResponseRedirect(self._address(alias, name))
-
     def action_view(self, request: HttpRequest, action: Action[Any]) -> HttpResponse:
         """Show what the action would be done to, and ask; then do it."""
         try:
@@ -128,7 +222,7 @@ class RecipeAdmin(PanelAdmin):
         self._check(request, ref.alias, ref.name)
         if chosen := request.POST.getlist("item"):
             ref = replace(ref, target=",".join(chosen))
-        back = self._address(ref.alias, ref.name)
+        back = self._address(ref.alias, self.pages.kind, ref.name)
         filled = "confirmed" in request.POST or "preview" in request.POST
         form = action.form(request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
@@ -166,46 +260,39 @@ class RecipeAdmin(PanelAdmin):
         """Do it, log who did it and why, and add a message that says what came of it."""
         values = {**values, "user": request.user.get_username()}
 
-        def attempt() -> Done | LockError | None:
+        def attempt(backend: BaseBackend, deadline: float) -> Done | LockError | bool | None:
             try:
                 return action.perform(ref, values)
+            except StaleToken:
+                return None
             except (LockError, ValueError, TypeError, Full) as error:
                 return error if isinstance(error, LockError) else LockError(one_line(error))
 
-        answer = call_backends([ref.alias], lambda backend, deadline: [attempt()], action.timeout)[
-            ref.alias
-        ]
-        named = names_in_message([ref.target or ref.name])
-        unknown: Done | LockError | None = LockUnavailable(answer.problem)
-        done = answer.value[0] if answer.value else unknown
-        if done is None:
-            text = _("Nothing was done, because it has changed since it was shown:")
-            messages.warning(request, format_html("{} {}", text, named))
-            return
-        if isinstance(done, Done):
-            say = messages.warning if done.why else messages.success
-            say(request, format_html("{} {} {}", action.done, done.count or named, done.why))
-            self._log(request, action, ref, done.log, {**done.values, **values})
-            return
-        problem = one_line(done)
-        shown = error_text(request, problem)
-        if not (isinstance(done, LockUnavailable) and done.maybe_applied):
-            text = _("Nothing was done:")
-            messages.error(request, format_html("{} {} {}", text, named, shown))
-            return
-        text = _("Whether it was done is not known, because no answer came:")
-        messages.error(request, format_html("{} {} {}", text, named, shown))
-        logger.warning("no answer to %s %r on %r: %s", action.name, ref.name, ref.alias, problem)
-        sent = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
-        noted = {"title": action.title, "reason": values.get("reason", "")}
-        self._log(request, action, ref, sent, noted)
-
-    def _log(
-        self, request: HttpRequest, action: Action[Any], ref: Ref, text: Any, values: dict[str, Any]
-    ) -> None:
-        kind, model = self.pages.kind, self.pages.model
-        values = {"target": ref.target, "token": ref.token, **values}
-        write_log(request, ref.alias, kind, ref.name, text, values, action.name, model)
+        answer = call_backends([ref.alias], attempt, action.timeout)[ref.alias]
+        done = LockUnavailable(answer.problem) if answer.problem else answer.value
+        what: Text = names_in_message([ref.target or ref.name])
+        said: Text = _("Nothing was done, because it has changed since it was shown:")
+        why: Text = ""
+        log: Text = ""
+        level = messages.WARNING
+        if isinstance(done, LockError):
+            said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
+            why = error_text(request, problem)
+            if isinstance(done, LockUnavailable) and done.maybe_applied:
+                said = _("Whether it was done is not known, because no answer came:")
+                log = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
+                text = "no answer to %s %r on %r: %s"
+                logger.warning(text, action.name, ref.name, ref.alias, problem)
+        elif done:
+            done = Done() if done is True else done
+            level = messages.WARNING if done.why else messages.SUCCESS
+            said, what, why, log = action.done, done.count or what, done.why, action.log
+            values |= done.values
+        messages.add_message(request, level, format_html("{} {} {}", said, what, why))
+        if log:
+            values |= {"title": action.title, "target": ref.target, "token": ref.token}
+            kind, model = self.pages.kind, self.pages.model
+            write_log(request, ref.alias, kind, ref.name, log, values, action.name, model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""
@@ -224,7 +311,5 @@ class RecipeAdmin(PanelAdmin):
         if alias not in known_aliases(request):
             raise Http404
 
-    def _address(self, alias: str, name: str) -> str:
-        if not name:
-            return self._url("changelist")
-        return f"{self._url('one')}?{urlencode({'backend': alias, 'name': name})}"
+    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+        return f"{self._url('one')}?{urlencode({'backend': alias, 'name': name, **more})}"

@@ -18,7 +18,7 @@ from django.urls import reverse
 from playwright.sync_api import expect
 
 from distlock import Lock
-from distlock.admin.rows import HoldRef
+from distlock.admin.locks import HoldRef
 from distlock.conf import locks
 from distlock.recipes import Config, Election, Queue
 from tests.admin import holders

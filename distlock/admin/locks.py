@@ -1,24 +1,36 @@
-"""A lock as the admin shows it, and one hold as its forms name it."""
+"""A lock as the admin shows it: in a row, on its own page, and after a hold of it was broken."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Self
 
+from django.core import signing
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
+from distlock.backends.seats import backend_name
 from distlock.backends.settings import RENEWALS_PER_LEASE
+from distlock.backends.shared import part_of
+from distlock.commands.output import release_command, show_command
 from distlock.conf import locks
 from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
+from distlock.fan_out import call_backends
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
-from distlock.types.query import DisplayStatus, status_of
+from distlock.types.query import DisplayStatus, LockQuery, status_of
+
+#: What signs the broken hold that an address names.
+_SALT = "distlock.admin.broken"
 
 #: So many of those who hold one lock have a row in the list; its own page shows all.
 _MOST_HOLDERS = 20
@@ -222,3 +234,143 @@ def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
 def local_holds(alias: str) -> list[LockInfo]:
     """Return what this process holds in a backend, by its own clock, without asking the backend."""
     return [hold.info() for hold in manager.running() if hold.backend.alias == alias]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenHold:
+    """A hold as it was when it was broken; times are by the clock of its backend.
+
+    ``due``: when a holder that renews asks the backend again at the latest; None if it does not
+    renew. ``end``: when its lease would have ended, which its own process knows by its own clock.
+    """
+
+    token: int
+    owner: Owner
+    at: datetime
+    due: datetime | None
+    end: datetime | None
+
+    @classmethod
+    def of(cls, row: LockRow) -> Self | None:
+        """Return the hold of a row that was read a moment ago; None for one without a token."""
+        info = row.info
+        if info.owner is None or info.token is None or info.since is None:
+            return None
+        at, within = info.since + timedelta(seconds=info.held_for or 0.0), row.notified_within
+        rest = info.lease if info.remaining is None else info.remaining
+        return cls(
+            token=info.token,
+            owner=info.owner,
+            at=at,
+            due=None if within is None else at + timedelta(seconds=within),
+            end=None if rest is None else at + timedelta(seconds=rest),
+        )
+
+    def signed(self) -> str:
+        """Return it as a text that only this site can write, for an address."""
+        times = [time and time.isoformat() for time in (self.at, self.due, self.end)]
+        return signing.dumps([self.token, self.owner.to_fields(), *times], salt=_SALT)
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return what signed() wrote; None for any other text."""
+        try:
+            token, owner, *times = signing.loads(text, salt=_SALT)
+        except signing.BadSignature:
+            return None
+        at, due, end = (time and datetime.fromisoformat(time) for time in times)
+        return cls(token, Owner.from_fields(owner), at, due, end)
+
+    def aftermath(self, lock: LockInfo, others: Iterable[LockInfo]) -> dict[str, Any]:
+        """Return what the page of the lock says of the old holder.
+
+        ``others`` are locks that its process may hold now: one that was taken or renewed after the
+        break shows that the process runs. A process that runs after ``due`` has asked for its hold.
+        """
+        now = timezone.now()
+        if lock.since is not None and lock.held_for is not None:
+            now = lock.since + timedelta(seconds=lock.held_for)  # by the clock of the backend
+        seen = [
+            time
+            for info in others
+            if info.owner and _process(info.owner) == _process(self.owner)
+            for time in (info.since, info.renewed_at)
+            if time and time > self.at
+        ]
+        last_seen = max(seen, default=None)
+        is_here = _process(self.owner) == _process(current_owner())
+        noticed = bool(self.due and last_seen and last_seen > self.due)
+        if is_here:
+            noticed = self.token not in [info.token for info in local_holds(lock.using)]
+        return {
+            "hold": self,
+            "is_here": is_here,
+            "noticed": noticed,
+            "last_seen": last_seen,
+            "is_due": self.due is not None and now < self.due,
+            "has_ended": self.end is not None and now >= self.end,
+        }
+
+
+def _process(owner: Owner) -> tuple[str, int, str]:
+    """Return what tells one process from all others. An owner with a name has no nonce."""
+    nonce = "" if is_named(owner) else owner.key.partition(":")[0]
+    return owner.host, owner.pid, nonce
+
+
+@dataclass(frozen=True, slots=True)
+class LockDetail:
+    """What the page about a lock shows. ``row`` is None if its backend did not answer."""
+
+    alias: str
+    kind: Kind
+    name: str
+    row: LockRow | None = None
+    problem: str = ""
+    stored: Mapping[str, str] = field(default_factory=dict)
+    aftermath: Mapping[str, Any] = field(default_factory=dict)  # of a break, see BrokenHold
+
+    @property
+    def show_line(self) -> str:
+        """The command that shows the lock."""
+        return show_command(LockInfo(self.name, self.alias, kind=self.kind))
+
+    @property
+    def release_line(self) -> str:
+        """The command that breaks the hold; empty if there is none."""
+        if self.row is None or self.row.status is None or self.row.kind:
+            return ""  # of several holders each has one, which `locks show` prints
+        return release_command(self.row.info)
+
+
+def lock_detail(
+    alias: str,
+    kind: Kind,
+    name: str,
+    *,
+    broken: BrokenHold | None = None,
+    wait_for_silent: bool = True,
+) -> LockDetail:
+    """Ask the backend for a lock; raises no error of the backend. See call_backends().
+
+    ``broken`` is a hold of it that was broken: what its process holds now is asked for, too.
+    """
+
+    def ask(
+        backend: BaseBackend, deadline: float
+    ) -> tuple[LockInfo, Mapping[str, str], Mapping[str, Any]]:
+        part, its_name = part_of(backend, kind), backend_name(kind, name)
+        info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
+        info = Crowds.read(backend, manager.queue, deadline).added_to(info)
+        if broken is None:
+            return info, stored, {}
+        process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")
+        return info, stored, broken.aftermath(info, backend.page(process, deadline).locks)
+
+    answer = call_backends([alias], ask, wait_for_silent=wait_for_silent)[alias]
+    if answer.value is not None:
+        info, stored, aftermath = answer.value
+        return LockDetail(alias, kind, name, LockRow(info), stored=stored, aftermath=aftermath)
+    mine = [info for info in local_holds(alias) if (info.kind, info.name) == (kind, name)]
+    held = LockRow(mine[0], suspended=True) if mine else None
+    return LockDetail(alias, kind, name, held, answer.problem)
