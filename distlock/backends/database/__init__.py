@@ -3,8 +3,7 @@
 lock                the backend
 engines             which engines there are, and the dialect of each
 sql                 the statements about locks
-rows                what a row of the table says
-advisory_locks      what an engine's own, native locks must be able to do
+advisory_locks      what an engine's own, native locks must be able to do; comments that say who waits
 mariadb             the words of MariaDB and MySQL, and their native locks
 postgresql          the words of PostgreSQL, and its native locks
 sqlite              the words of SQLite, and its waiting
@@ -29,8 +28,9 @@ pool                shared sessions, and when a statement is tried again
 connect             opens a session
 connection          one session
 sqlite_session      one session of SQLite
-drivers             how each driver sends a statement, and gives it up
-statements          a statement and its result
+drivers             how mysqlclient and psycopg send a statement, and give it up
+raw_connection      what a driver has to do, and those whose cursors are used
+statements          a statement and its result; what a row of the table says
 errors              what the errors of the drivers mean
 """
 

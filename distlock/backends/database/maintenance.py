@@ -9,10 +9,9 @@ from operator import attrgetter
 
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.rows import owner_of
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import Dialect
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Statement, owner_of
 from distlock.concurrency.clock import clock, left
 from distlock.types.lease import Claim, Lease, SweepResult
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
+from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest
 from distlock.backends.database.sql import TABLE, Dialect, row_columns, update
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import Lease
@@ -156,7 +156,7 @@ class MySQLLocks(AdvisoryLocks):
             tuple(idents),
         )
 
-    def comments(self, mark: str, first: str) -> Statement:
+    def comments(self) -> Statement:
         # Without the privilege PROCESS a user is shown its own sessions. MariaDB reads the comment.
         look = (
             "SELECT id, info, /*M! time_ms / 1000 + 0 * */ time AS age"
@@ -169,5 +169,5 @@ class MySQLLocks(AdvisoryLocks):
             f"SELECT MAX(info), MAX(age) AS oldest FROM ({look}"
             f" UNION ALL SELECT 0, NULL, SLEEP({_SECOND_LOOK_AFTER}) UNION ALL {look}) seen"
             " GROUP BY id HAVING MAX(info) <> '' ORDER BY oldest DESC, id",
-            {"mark": mark, "length": len(mark)},
+            {"mark": MARK, "length": len(MARK)},
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
+from distlock.backends.database.advisory_locks import FIRST, MARK, AdvisoryLocks, digest
 from distlock.backends.database.sql import TABLE, Dialect, row_columns, update, upsert
 from distlock.backends.database.statements import Statement
 
@@ -181,7 +181,7 @@ class PostgreSQLLocks(AdvisoryLocks):
             (list(idents),),
         )
 
-    def comments(self, mark: str, first: str) -> Statement:
+    def comments(self) -> Statement:
         # What is idle shows its last statement. One that had waited and got in is idle, too.
         return Statement(
             "SELECT CASE WHEN starts_with(query, %(mark)s) THEN query ELSE '' END,"
@@ -191,7 +191,7 @@ class PostgreSQLLocks(AdvisoryLocks):
             " WHEN granted THEN starts_with(query, %(first)s)"
             " ELSE starts_with(query, %(mark)s) OR query = '<insufficient privilege>' END"
             " GROUP BY pid, query, query_start ORDER BY query_start",
-            {"mark": mark, "first": first},
+            {"mark": MARK, "first": FIRST},
         )
 
 

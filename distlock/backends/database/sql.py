@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.rows import COLUMNS, Row
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import COLUMNS, Result, Row, Statement
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
 from distlock.types.owners import NAMED, reserved_owner
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from distlock.backends.database.connection import Connection, Session
-from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
+from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff

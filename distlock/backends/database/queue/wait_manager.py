@@ -11,10 +11,9 @@ from functools import partial
 from distlock.backends.base import PendingLease
 from distlock.backends.blocking_calls import BlockingCalls, answer_due
 from distlock.backends.database import errors
-from distlock.backends.database.advisory_locks import AdvisoryLocks
+from distlock.backends.database.advisory_locks import AdvisoryLocks, parse_comment
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
-from distlock.backends.database.queue.sql_comment import FIRST, MARK, parse
 from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
 from distlock.backends.database.queue.waiter import Waiter
@@ -180,10 +179,10 @@ class WaitManager:
         if self.pool.pooled:
             return None
         try:
-            answer = self.pool.run(self.locks.comments(MARK, FIRST))
+            answer = self.pool.run(self.locks.comments())
         except errors.StatementFailed:  # what is shown to whom is the administrator's business
             return None
-        comments = [parse(str(text), float(age)) for text, age, *_ in answer.rows]
+        comments = [parse_comment(str(text), float(age)) for text, age, *_ in answer.rows]
         parsed = [comment for comment in comments if comment is not None]
         if len(parsed) < len(comments):
             return None

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Protocol
 
 from distlock.backends.database import errors
-from distlock.backends.database.advisory_locks import AdvisoryLocks
+from distlock.backends.database.advisory_locks import AdvisoryLocks, comment
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
-from distlock.backends.database.queue.sql_comment import comment
 from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
