@@ -12,10 +12,15 @@ from django.db import connections
 from django.db.utils import load_backend
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks
-from distlock.backends.database.mariadb import MariaDB, MySQL, MySQLLocks
-from distlock.backends.database.postgresql import PostgreSQL, PostgreSQLLocks
+from distlock.backends.database.mariadb import MariaDB, MySQL, MySQLLocks, MySQLRecords
+from distlock.backends.database.postgresql import (
+    PostgreSQL,
+    PostgreSQLLocks,
+    PostgreSQLRecords,
+)
+from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.sql import Dialect
-from distlock.backends.database.sqlite import SQLite
+from distlock.backends.database.sqlite import SQLite, SQLiteRecords
 from distlock.concurrency.threads import start
 
 #: the vendor's names in Django
@@ -28,6 +33,11 @@ _MYSQL: Dialect = MySQL()
 _POSTGRESQL: Dialect = PostgreSQL()
 _SQLITE: Dialect = SQLite()
 _LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
+_RECORDS: dict[str, RecordSQL] = {
+    "mysql": MySQLRecords(),
+    "postgresql": PostgreSQLRecords(),
+    "sqlite": SQLiteRecords(),
+}
 
 
 def refusal(engine: type[Any]) -> str | None:
@@ -68,11 +78,11 @@ def dialect_for(wrapper: Any) -> Dialect:
     return _POSTGRESQL if wrapper.vendor == "postgresql" else _SQLITE
 
 
-def dialect_of(vendor: str) -> Dialect:
-    """Return a dialect by the vendor's name in Django, which MariaDB and MySQL share."""
-    return {"mysql": _MYSQL, "postgresql": _POSTGRESQL, "sqlite": _SQLITE}[vendor]
-
-
 def advisory_locks_for(vendor: str) -> AdvisoryLocks | None:
     """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
     return _LOCKS.get(vendor)
+
+
+def record_sql_for(vendor: str) -> RecordSQL:
+    """Return the statements about records, by the vendor's name in Django."""
+    return _RECORDS[vendor]

@@ -12,18 +12,17 @@ from django.db import connections
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
-from distlock.backends.database.caller_transaction import CallerTransaction, in_own_transaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.engines import advisory_locks_for, engine_of, refusal
-from distlock.backends.database.maintenance import force_release, renew, sweep
+from distlock.backends.database.maintenance import force_release, make_table, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
 from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.schema import make_table
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import PollQueue
+from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
@@ -93,7 +92,7 @@ class DatabaseBackend(BaseBackend):
         self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
         #: SQLite: its processes are all on one machine, and queue there
         self._poll_queue = PollQueue(self.database, self.attempt) if on_sqlite else None
-        self._runner = StatementRunner(self.pool, self._caller)
+        self._runner = StatementRunner(self.pool, self._caller.connection if self._caller else None)
         self._transactions = Transactions(self._runner)
         advisory_locks = advisory_locks_for(vendor)
         self.waits: WaitManager | None = None

@@ -1,14 +1,32 @@
-"""MySQL and MariaDB: their words for statements about locks, and their own, native locks."""
+"""MySQL and MariaDB: their words for statements about locks and records, and their native locks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, row_columns, update
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.connection import Connection
+from distlock.backends.database.errors import StatementFailed
+from distlock.backends.database.record_sql import (
+    DIRECTORIES,
+    RECORDS,
+    SESSIONS,
+    ApplyResult,
+    Edit,
+    RecordSQL,
+)
+from distlock.backends.database.sql import (
+    TABLE,
+    Dialect,
+    in_list,
+    named_values,
+    row_columns,
+    update,
+)
+from distlock.backends.database.statements import Result, Statement
+from distlock.backends.store import Address
 from distlock.types.lease import Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
@@ -69,8 +87,8 @@ class MySQL(Dialect):
     HELD: ClassVar[str] = ""
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
-    MICROSECONDS: ClassVar[str] = _MICROSECONDS
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
+    MICROSECONDS: ClassVar[str] = _MICROSECONDS
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
     ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
 
@@ -171,3 +189,120 @@ class MySQLLocks(AdvisoryLocks):
             " GROUP BY id HAVING MAX(info) <> '' ORDER BY oldest DESC, id",
             {"mark": MARK, "length": len(MARK)},
         )
+
+
+# Seconds after which MariaDB and MySQL end a session that is idle. It is set while a transaction is
+# open: if a statement fails in the middle of a packet, the transaction would stay open, with its
+# locks, for as long as its client is stopped.
+_IDLE_IN_TRANSACTION = 2
+
+# Whether a statement of apply() may write. When another node of a Galera cluster wins,
+# MariaDB rolls the transaction back between two statements of the packet, carries out the next one
+# by itself, and only then reports the deadlock. Only MariaDB reads the comment.
+_MAY_WRITE = "@distlock_new IS NOT NULL /*M! AND @@in_transaction = 1 */"
+
+
+class MySQLRecords(RecordSQL):
+    """MariaDB and MySQL. What one statement finds out is passed to the next in user variables.
+
+    If Galera finds that another node has changed the same rows, the COMMIT fails. What is decided
+    on is therefore always changed, too: FOR UPDATE is known to one node only.
+    """
+
+    PRIMARY: ClassVar[str] = "DO 0; "
+    MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
+
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
+        """See RecordSQL.apply()."""
+        statements = [self._create] if create else []
+        statements += [
+            "SELECT MAX(id), MAX(revision) INTO @distlock_id, @distlock_old"
+            f" FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE",
+            "SET @distlock_held = @distlock_id IS NOT NULL AND "
+            + self._conditions(edit, "@distlock_id", "@distlock_old"),
+            *self._alive(edit),
+            f"SET @distlock_new = IF(@distlock_held AND @distlock_alive = {len(edit.sessions)},"
+            f" GREATEST(@distlock_old + 1, {self.now}), NULL)",
+            f"UPDATE {DIRECTORIES} SET revision = @distlock_new WHERE {_MAY_WRITE}"
+            " AND id = @distlock_id",
+            *self._changes(edit),
+        ]
+        stale = self._stale.format("@distlock_id")
+        verdict = (
+            "SELECT @distlock_new, @distlock_id IS NOT NULL, @distlock_held,"
+            f" IF(@distlock_new IS NULL, {stale}, 0)"
+        )
+        sql = f"{_in_transaction(statements)}; {verdict}"
+        revision, found, held, stale = _ask(connection, Statement(sql, edit.params())).rows[-1]
+        new = None if revision is None else int(revision)
+        return ApplyResult(new, bool(found), bool(held), bool(stale))
+
+    def _alive(self, edit: Edit) -> list[str]:
+        if not edit.sessions:
+            return ["SET @distlock_alive = 0"]
+        return [
+            # By the microsecond it is another row afterwards, see guard() of the locks.
+            f"UPDATE {SESSIONS} SET expires_at = expires_at + 1 WHERE @distlock_held"
+            f" AND {in_list('id', 'session', edit.sessions)} AND expires_at > {self.now}",
+            "SET @distlock_alive = ROW_COUNT()",
+        ]
+
+    def _changes(self, edit: Edit) -> list[str]:
+        statements = []
+        if edit.deleted:
+            statements.append(
+                f"DELETE FROM {RECORDS} WHERE {_MAY_WRITE}"
+                f" AND directory = @distlock_id AND {in_list('name', 'deleted', edit.deleted)}"
+            )
+        if edit.puts:
+            values = " UNION ALL ".join(
+                f"SELECT %(key{n})s AS name, %(value{n})s AS value, %(bound{n})s AS session"
+                for n in range(len(edit.puts))
+            )
+            statements.append(
+                f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
+                " SELECT @distlock_id, p.name, p.value, @distlock_new, @distlock_new, p.session"
+                f" FROM ({values}) p WHERE {_MAY_WRITE} ON DUPLICATE KEY UPDATE"
+                " value = VALUES(value), revision = VALUES(revision), session = VALUES(session)"
+            )
+        return statements
+
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
+        """See RecordSQL.end()."""
+        sql = _in_transaction(self._ending(sessions, expired=expired))
+        _ask(connection, Statement(sql, named_values("session", sessions)))
+        return []
+
+    def _touch(self, directories: str) -> str:
+        # Joined: for IN with a subquery the server would lock one row after the other to look.
+        return (
+            f"UPDATE {DIRECTORIES} d JOIN ({directories}) touched ON touched.directory = d.id"
+            f" SET d.revision = {self.next}"
+        )
+
+
+def _ask(connection: Connection, statement: Statement) -> Result:
+    """Send a packet with a transaction, which is left open if one of its statements fails.
+
+    The pool then closes the session, and with that the server rolls back.
+    """
+    try:
+        return connection.ask(statement)
+    except StatementFailed:
+        connection.usable = False
+        raise
+
+
+def _in_transaction(statements: Sequence[str]) -> str:
+    return "; ".join(
+        [
+            f"SET @distlock_wait = @@wait_timeout, wait_timeout = {_IDLE_IN_TRANSACTION}",
+            "START TRANSACTION",
+            *statements,
+            "COMMIT",
+            "SET wait_timeout = @distlock_wait",
+        ]
+    )

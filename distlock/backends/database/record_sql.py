@@ -1,6 +1,8 @@
 """The statements about records, in SQL with an engine's own words filled in.
 
-One class per engine fills the words in: see record_engines.py.
+One class per engine fills the words in: see mariadb.py, postgresql.py and sqlite.py. There
+``apply()`` is one packet that the server carries out without us, so that a client that is stopped
+in the middle keeps no row locked. SQLite has no server; there it is a transaction of this process.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import dialect_of
-from distlock.backends.database.record_listener import ChangeNotice
 from distlock.backends.database.sql import LONGEST, in_list, named_values
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import (
@@ -112,10 +112,11 @@ class RecordSQL(ABC):
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
-    def __init__(self, vendor: str) -> None:
-        """``vendor`` is the engine's name in Django."""
-        #: the server's time in microseconds since 1970
-        self.now = dialect_of(vendor).MICROSECONDS
+    #: the server's time in microseconds since 1970
+    MICROSECONDS: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.now = self.MICROSECONDS
         #: the next revision of a directory
         self.next = f"{self.GREATEST}(revision + 1, {self.now})"
         self._stale = (
@@ -128,26 +129,6 @@ class RecordSQL(ABC):
         )
 
     # Records
-
-    def read(self, directory: str, keys: Collection[str] | None = None) -> Statement:
-        """Ask for a directory: time, its revision, and of each record its columns.
-
-        With ``keys`` only of these. There is always one row at least.
-        """
-        some = [] if keys is None else [*keys]
-        directory_id, those = "d.id", ""
-        if some:  # MariaDB looks for keys in the index only if the directory is no column
-            directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
-            those = f" AND {in_list('r.name', 'key', some)}"
-        return Statement(
-            f"{self.PRIMARY}{self.BY_INDEX}SELECT {self.now}, d.revision, r.name, r.value,"
-            " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
-            f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-            f" LEFT JOIN {RECORDS} r ON r.directory = {directory_id}{those}"
-            f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
-            {"directory": directory, **named_values("key", some)},
-            prepare=True,
-        )
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
@@ -305,8 +286,8 @@ class RecordSQL(ABC):
             params,
         )
 
-    def notify(self, notices: Collection[tuple[str, ChangeNotice]]) -> Statement | None:
-        """Tell those who listen on some channels; None if nobody can."""
+    def notify(self, notices: Collection[tuple[str, str]]) -> Statement | None:
+        """Tell those who listen on channels a text each; None if nobody can listen."""
         return None
 
     # Sweeping

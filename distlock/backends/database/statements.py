@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.apps import apps
 
 from distlock.types.lease import Holder, LastHold, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
+
+T = TypeVar("T")
+
+#: Rows, or names of them, in one statement.
+BATCH = 400
 
 #: The tables in the texts of statements, and the models that they belong to.
 _MODELS = {
@@ -66,6 +71,12 @@ def with_tables_renamed(sql: str, vendor: str) -> str:
         return name.replace("%", "%%")
 
     return _TABLE.sub(name_of, sql)
+
+
+def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield as many as one statement can be about."""
+    for start in range(0, len(values), BATCH):
+        yield values[start : start + BATCH]
 
 
 class Result(NamedTuple):
