@@ -8,7 +8,10 @@ advisory_locks   what an engine's own, native locks must do; comments that say w
 mariadb          the words of MariaDB and MySQL, and their native locks
 postgresql       the words of PostgreSQL, its native locks, and its NOTIFY
 sqlite           the words of SQLite, and its waiting
-queue            waiting in the lock queue of the other engines
+wait_manager     waits of a process in the lock queue of the other engines, and the protocol
+waiter           one wait, and what is known of the holder meanwhile
+wait_session     what a wait asks the server: the session in the queue, the row
+stall_monitor    looks at rows that nobody takes
 queries          reads: one lock, a list, a page
 maintenance      makes the tables, renews many, sweeps, force release
 transactions     ``Lock.atomic()``, and transactions of the caller that remove records

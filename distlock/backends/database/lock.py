@@ -18,7 +18,6 @@ from distlock.backends.database.engines import advisory_locks_for, engine_of, re
 from distlock.backends.database.maintenance import force_release, make_table, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import PollQueue
@@ -26,6 +25,7 @@ from distlock.backends.database.sqlite_session import CallerTransaction, in_own_
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
+from distlock.backends.database.wait_manager import WaitManager
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import COLUMNS, Row, Statement, info_of
+from distlock.backends.database.wait_manager import WaitManager
 from distlock.types.lease import LockInfo, Waiting
 from distlock.types.owners import NAMED, RESERVED
 from distlock.types.query import (
