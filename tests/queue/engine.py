@@ -9,7 +9,7 @@ from django.db import connections
 
 from distlock.backends import blocking_calls
 from distlock.backends.database import pool, wait_session
-from distlock.backends.database.engines import advisory_locks_for
+from distlock.backends.database.engines import ADVISORY_LOCKS
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -41,7 +41,7 @@ class Engine:
 
     def __init__(self, server):
         self.server = server
-        self.locks = advisory_locks_for(self.vendor)
+        self.locks = ADVISORY_LOCKS[self.vendor]
 
     def number(self, sql):
         return self.server.execute(sql)[0][0]

@@ -23,8 +23,6 @@ from distlock.backends.database.sql import Dialect
 from distlock.backends.database.sqlite import SQLite, SQLiteRecords
 from distlock.concurrency.threads import start
 
-#: the vendor's names in Django
-VENDORS = ("mysql", "postgresql", "sqlite")
 #: the first version with RETURNING
 OLDEST_SQLITE = (3, 35)
 
@@ -32,8 +30,10 @@ _MARIADB: Dialect = MariaDB()
 _MYSQL: Dialect = MySQL()
 _POSTGRESQL: Dialect = PostgreSQL()
 _SQLITE: Dialect = SQLite()
-_LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
-_RECORDS: dict[str, RecordSQL] = {
+#: the native locks of an engine, if it has such, by its vendor's name in Django
+ADVISORY_LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
+#: its statements about records
+RECORD_SQL: dict[str, RecordSQL] = {
     "mysql": MySQLRecords(),
     "postgresql": PostgreSQLRecords(),
     "sqlite": SQLiteRecords(),
@@ -43,7 +43,7 @@ _RECORDS: dict[str, RecordSQL] = {
 def refusal(engine: type[Any]) -> str | None:
     """Return why an engine, by Django's ``DatabaseWrapper``, cannot keep locks; None if it can."""
     vendor = engine.vendor
-    if vendor not in VENDORS:
+    if vendor not in RECORD_SQL:
         return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {vendor!r}"
     if vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
         return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
@@ -76,13 +76,3 @@ def dialect_for(wrapper: Any) -> Dialect:
         # Django has asked for the version while it connected.
         return _MARIADB if wrapper.mysql_is_mariadb else _MYSQL
     return _POSTGRESQL if wrapper.vendor == "postgresql" else _SQLITE
-
-
-def advisory_locks_for(vendor: str) -> AdvisoryLocks | None:
-    """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
-    return _LOCKS.get(vendor)
-
-
-def record_sql_for(vendor: str) -> RecordSQL:
-    """Return the statements about records, by the vendor's name in Django."""
-    return _RECORDS[vendor]

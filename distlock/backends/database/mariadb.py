@@ -29,50 +29,7 @@ from distlock.backends.database.statements import Result, Statement
 from distlock.backends.store import Address
 from distlock.types.lease import Lease
 
-_NOW = "UTC_TIMESTAMP(6)"
-_LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
-_MICROSECONDS = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
-
-# Assignments are made from left to right, and later ones see what earlier ones have assigned. The
-# assignment to nonce decides, and the others test nonce. owner and expires_at come last, because
-# the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
-# Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see _VERDICT.
 _MINE = "nonce = VALUES(nonce)"
-_ACQUIRE = f"""
-INSERT INTO {TABLE}
-    (`lock`, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
-     expires_at)
-VALUES
-    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     %(lease)s, %(renews)s,
-     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
-ON DUPLICATE KEY UPDATE
-    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {_NOW}) AND {{condition}},
-               VALUES(nonce), nonce),
-    token = IF({_MINE}, GREATEST(token + 1, {_MICROSECONDS}), token),
-    description = IF({_MINE}, VALUES(description), description),
-    host = IF({_MINE}, VALUES(host), host),
-    process = IF({_MINE}, VALUES(process), process),
-    thread = IF({_MINE}, VALUES(thread), thread),
-    lease = IF({_MINE}, VALUES(lease), lease),
-    renews = IF({_MINE}, VALUES(renews), renews),
-    acquired_at = IF({_MINE}, {_NOW}, acquired_at),
-    owner = IF({_MINE}, VALUES(owner), owner),
-    expires_at = IF({_MINE}, {_LATER.format("%(duration)s")}, expires_at)
-"""
-
-
-# Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that is one
-# or none, because the token of a row that it matched always changes. Its token is what
-# LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to be read.
-# https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
-# Where Galera runs it again after it lost against another node, there is one OK packet, of the last
-# time.
-_ACQUIRE_EXISTING = update(
-    _NOW, _LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {_MICROSECONDS}))", lock="`lock`"
-)
-
-_VERDICT = f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {row_columns('`lock`', _NOW)}"
 
 
 class MySQL(Dialect):
@@ -85,12 +42,50 @@ class MySQL(Dialect):
 
     LOCK: ClassVar[str] = "`lock`"
     HELD: ClassVar[str] = ""
-    NOW: ClassVar[str] = _NOW
-    LATER: ClassVar[str] = _LATER
-    EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
-    MICROSECONDS: ClassVar[str] = _MICROSECONDS
-    ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
-    ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
+    NOW: ClassVar[str] = "UTC_TIMESTAMP(6)"
+    LATER: ClassVar[str] = f"{NOW} + INTERVAL {{0}} MICROSECOND"
+    EARLIER: ClassVar[str] = f"{NOW} - INTERVAL {{0}} MICROSECOND"
+    MICROSECONDS: ClassVar[str] = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})"
+    # Assignments are made from left to right, and later ones see what earlier ones have assigned.
+    # The assignment to nonce decides, and the others test nonce. owner and expires_at come last,
+    # because the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
+    # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see
+    # _VERDICT.
+    _UPSERT: ClassVar[str] = f"""
+INSERT INTO {TABLE}
+    (`lock`, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+     expires_at)
+VALUES
+    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     %(lease)s, %(renews)s,
+     {MICROSECONDS}, {NOW}, {LATER.format("%(duration)s")})
+ON DUPLICATE KEY UPDATE
+    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {NOW}) AND {{condition}},
+               VALUES(nonce), nonce),
+    token = IF({_MINE}, GREATEST(token + 1, {MICROSECONDS}), token),
+    description = IF({_MINE}, VALUES(description), description),
+    host = IF({_MINE}, VALUES(host), host),
+    process = IF({_MINE}, VALUES(process), process),
+    thread = IF({_MINE}, VALUES(thread), thread),
+    lease = IF({_MINE}, VALUES(lease), lease),
+    renews = IF({_MINE}, VALUES(renews), renews),
+    acquired_at = IF({_MINE}, {NOW}, acquired_at),
+    owner = IF({_MINE}, VALUES(owner), owner),
+    expires_at = IF({_MINE}, {LATER.format("%(duration)s")}, expires_at)
+"""
+    _VERDICT: ClassVar[str] = (
+        f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {row_columns('`lock`', NOW)}"
+    )
+    ACQUIRE: ClassVar[str] = f"{_UPSERT}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
+    # Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that is
+    # one or none, because the token of a row that it matched always changes. Its token is what
+    # LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to be read.
+    # https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
+    # Where Galera runs it again after it lost against another node, there is one OK packet, of the
+    # last time.
+    ACQUIRE_EXISTING: ClassVar[str] = update(
+        NOW, LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {MICROSECONDS}))", lock="`lock`"
+    )
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
@@ -106,7 +101,7 @@ class MariaDB(MySQL):
     # MySQL takes nothing but user variables as parameters.
     # https://mariadb.com/kb/en/execute-statement/
     prepares: ClassVar[bool] = True
-    ACQUIRE: ClassVar[str] = f"{_ACQUIRE} RETURNING {_VERDICT}"
+    ACQUIRE: ClassVar[str] = f"{MySQL._UPSERT} RETURNING {MySQL._VERDICT}"
 
 
 #: Seconds between two looks at those who wait: longer than one of them needs for a statement.
@@ -210,7 +205,7 @@ class MySQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "
-    MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    now: ClassVar[str] = MySQL.MICROSECONDS
     ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:

@@ -261,7 +261,7 @@ class PostgreSQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
-    MICROSECONDS: ClassVar[str] = PostgreSQL.MICROSECONDS
+    now: ClassVar[str] = PostgreSQL.MICROSECONDS
     BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:

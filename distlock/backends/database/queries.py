@@ -62,8 +62,22 @@ class Queries:
     def list(self, prefix: str, deadline: float | None) -> Iterator[LockInfo]:
         """See BaseBackend.list(); rows are read in batches, as they are asked for."""
         waiting = self._waiting()
-        for row in _rows_in_use(self._runner, prefix, deadline):
-            yield self._with_waiters(info_of(row, self._using), waiting)
+        query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
+        while True:
+
+            def read(db: Connection, query: LockQuery = query) -> list[Row]:
+                page, _ = _page_sql(db.dialect, query)
+                return db.dialect.rows(db.ask(page))
+
+            rows = self._runner.work(read, deadline)
+            for row in rows:
+                if row.lock.startswith(prefix):
+                    yield self._with_waiters(info_of(row, self._using), waiting)
+                elif row.lock > prefix:
+                    return  # names are sorted by code point: all that begin with it stand together
+            if len(rows) <= query.size:
+                return
+            query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
 
     def page(self, query: LockQuery, deadline: float | None) -> Page:
         """See BaseBackend.page().
@@ -111,38 +125,18 @@ class Queries:
         if self._waits is None or not found:
             return []
         label = self._waits.label
-        names = self._runner.work(lambda db: db.ask(_names_sql(db.dialect)).rows, deadline)
+
+        def ask_for_names(db: Connection) -> Sequence[tuple[str]]:
+            text = f"SELECT {db.dialect.LOCK} FROM {TABLE} WHERE owner <> ''"
+            return db.ask(Statement(text)).rows
+
+        names = self._runner.work(ask_for_names, deadline)
         return [name for (name,) in names if label(name) in found][:_MOST_AWAITED]
 
     def _with_waiters(self, info: LockInfo, waiting: Waiters) -> LockInfo:
         if self._waits is None or waiting is None:
             return info
         return replace(info, waiters=waiting.get(self._waits.label(info.name), ()))
-
-
-def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -> Iterator[Row]:
-    """Yield the rows in use whose names begin with ``prefix``, by name, read in batches."""
-    query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
-    while True:
-
-        def read(db: Connection, query: LockQuery = query) -> list[Row]:
-            page, _ = _page_sql(db.dialect, query)
-            return db.dialect.rows(db.ask(page))
-
-        rows = runner.work(read, deadline)
-        for row in rows:
-            if row.lock.startswith(prefix):
-                yield row
-            elif row.lock > prefix:
-                return  # names are sorted by code point: all that begin with it stand together
-        if len(rows) <= query.size:
-            return
-        query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
-
-
-def _names_sql(dialect: Dialect) -> Statement:
-    """Return what asks for the names of all locks that have not been freed."""
-    return Statement(f"SELECT {dialect.LOCK} FROM {TABLE} WHERE owner <> ''")
 
 
 def _search_sql(

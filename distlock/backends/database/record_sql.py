@@ -113,10 +113,9 @@ class RecordSQL(ABC):
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
     #: the server's time in microseconds since 1970
-    MICROSECONDS: ClassVar[str]
+    now: ClassVar[str]
 
     def __init__(self) -> None:
-        self.now = self.MICROSECONDS
         #: the next revision of a directory
         self.next = f"{self.GREATEST}(revision + 1, {self.now})"
         self._stale = (

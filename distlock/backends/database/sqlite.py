@@ -96,7 +96,7 @@ class SQLiteRecords(RecordSQL):
     """SQLite: transactions of this process, which keep all others from writing."""
 
     PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
-    MICROSECONDS: ClassVar[str] = SQLite.MICROSECONDS
+    now: ClassVar[str] = SQLite.MICROSECONDS
     GREATEST: ClassVar[str] = "max"
 
     @in_transaction

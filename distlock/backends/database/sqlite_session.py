@@ -24,6 +24,8 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.threads import start
+from distlock.exceptions import NotSupported
+from distlock.types.lease import Claim
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -231,10 +233,19 @@ class CallerTransaction:
     that very transaction: nobody else can take it before the commit, but a rollback undoes it.
     """
 
-    def __init__(self, database: str, on_abandoned: Callable[[str], None]) -> None:
-        """``on_abandoned`` gets the nonce of a hold that a test case has left behind."""
+    def __init__(
+        self,
+        database: str,
+        on_abandoned: Callable[[str], None],
+        release_later: Callable[[Claim, Callable[[float], object] | None], None],
+    ) -> None:
+        """``on_abandoned`` gets the nonce of a hold that a test case has left behind.
+
+        ``release_later`` is Cleanup.add().
+        """
         self.database = database
         self._on_abandoned = on_abandoned
+        self._release_later = release_later
         # By nonce of a hold: the connection in whose open transaction it was acquired, and the
         # savepoints that were open then.
         self._open: dict[str, tuple[Any, frozenset[str]]] = {}
@@ -260,6 +271,14 @@ class CallerTransaction:
         """Return whether a hold was acquired in a transaction that has been rolled back."""
         return nonce in self._rolled_back
 
+    def refuse_if_begun_by_hand(self, connection: Connection, claim: Claim) -> None:
+        """Raise NotSupported in a transaction whose rollback would not be noticed."""
+        if not connection.wrapper.in_atomic_block:
+            raise NotSupported(
+                f"lock {claim.name!r}: on SQLite a lock cannot be taken in a transaction that was"
+                " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
+            )
+
     def note_acquired(self, connection: Any, nonce: str) -> None:
         """Note that a lock was acquired in the open transaction, and watch how that ends."""
         self._open[nonce] = connection, frozenset(connection.savepoint_ids)
@@ -280,15 +299,15 @@ class CallerTransaction:
         hooks.insert(0, hooks.pop())
 
     def note_released(
-        self, used: Connection, nonce: str, release_again: Callable[[], None]
+        self, used: Connection, claim: Claim, again: Callable[[float], object] | None = None
     ) -> None:
         """Note that a lock was released on a connection, perhaps in the caller's transaction.
 
-        A rollback of that would bring the hold back: then ``release_again`` is called, on another
-        thread.
+        A rollback of that would bring the hold back: then it is released once more, on another
+        thread, by ``again`` if that is given.
         """
-        acquired = self._open.get(nonce)
-        self.discard(nonce)
+        acquired = self._open.get(claim.nonce)
+        self.discard(claim.nonce)
         if not used.of_caller:
             return
         connection = used.wrapper
@@ -297,7 +316,7 @@ class CallerTransaction:
             # If the rollback also undid the acquire, there is nothing to release.
             open_now = connection.in_atomic_block and frozenset(connection.savepoint_ids)
             if acquired is None or (open_now is not False and acquired[1] <= open_now):
-                start(release_again, "distlock-rollback")
+                start(self._release_later, "distlock-rollback", claim, again)
 
         if connection.in_atomic_block:
             connection.on_commit(TransactionOutcomeHook(lambda: None, rollback))

@@ -146,7 +146,8 @@ def owner_of(row: Row) -> Owner:
 
 def info_of(row: Row, using: str) -> LockInfo:
     """Return what a row says about its lock, by the clock of the server that read it."""
-    if _is_free(row):
+    # A reserved lock was left by its holder: when its time is over it is free, not expired.
+    if row.free or (row.expired and is_reserved(owner_of(row))):
         owner = Owner("", row.host, row.process, row.thread)
         last = LastHold(owner, row.since, row.until, row.nonce or "released", row.description)
         return LockInfo(row.lock, using, token=row.token, last=last if row.host else None)
@@ -165,8 +166,3 @@ def info_of(row: Row, using: str) -> LockInfo:
         renews=row.renews,
         renewed_at=row.until - timedelta(seconds=row.lease),
     )
-
-
-def _is_free(row: Row) -> bool:
-    # A reserved lock was left by its holder: when its time is over it is free, not expired.
-    return row.free or (row.expired and is_reserved(owner_of(row)))

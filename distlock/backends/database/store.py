@@ -18,7 +18,7 @@ from typing import Any
 
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import record_sql_for
+from distlock.backends.database.engines import RECORD_SQL
 from distlock.backends.database.maintenance import renew_sessions
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.postgresql import ChangeNotice, channel_of
@@ -60,7 +60,7 @@ class DatabaseStore(RecordStore):
     def __init__(self, pool: Pool, vendor: str, keep: float) -> None:
         """``vendor`` is the engine's; empty directories are kept for ``keep`` seconds."""
         self._pool = pool
-        self._sql = record_sql_for(vendor)
+        self._sql = RECORD_SQL[vendor]
         self._keep = keep
         self._runner = RecordRunner(pool, on_sqlite=vendor == "sqlite")
         self._watcher = RecordWatcher(

@@ -123,9 +123,7 @@ class WaitManager:
         evidence = HolderEvidence(self.rows, claim)
         waiters: list[Waiter] = []
         try:
-            due = None if deadline is None else answer_due(deadline)
-            attempt, undo = partial(self._try, claim, evidence), partial(self.cancel_later, claim)
-            lease: Lease | None = yield Call(attempt, due, undo, executor=self._calls)
+            lease: Lease | None = yield self._attempt(claim, evidence, deadline)
             if lease is not None:
                 return lease
             took = clock() - evidence.began
@@ -162,7 +160,13 @@ class WaitManager:
             if self._start(waiters[0]):
                 if not (yield from self._answered(waiters[0], took, deadline)):
                     break
-                return self._take(waiters[0])
+                try:
+                    return waiters[0].lease.take()
+                except NotAnswered:
+                    raise LockUnavailable(
+                        f"lock {claim.name!r} was granted, but nobody took it before its lease"
+                        " ended"
+                    ) from None
             yield Sleep(pause)
             lease: Lease | None = yield self._attempt(claim, evidence, deadline)
             if lease is not None:
@@ -291,15 +295,6 @@ class WaitManager:
                 return False
             raise
         return True
-
-    def _take(self, waiter: Waiter) -> Lease:
-        """Return the answer that has come."""
-        try:
-            return waiter.lease.take()
-        except NotAnswered:
-            raise LockUnavailable(
-                f"lock {waiter.claim.name!r} was granted, but nobody took it before its lease ended"
-            ) from None
 
     # For waiters and the monitor
 
