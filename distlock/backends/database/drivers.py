@@ -43,7 +43,7 @@ def raw_connection_for(wrapper: Any, hang_up: Callable[[], object] | None) -> Ra
     """
     driver, connection = wrapper.Database.__name__, wrapper.connection
     # A backend with cursors of its own may send statements to several servers.
-    if _has_djangos_cursors(wrapper):
+    if str(type(wrapper).create_cursor.__module__).startswith("django."):
         if driver == "psycopg" and connection.info.encoding == "utf-8":
             return PsycopgConnection(connection)
         if driver == "MySQLdb" and hasattr(connection, "send_query"):  # PyMySQL in its name
@@ -56,10 +56,6 @@ def raw_connection_for(wrapper: Any, hang_up: Callable[[], object] | None) -> Ra
         if wrapper.vendor == "sqlite":
             return SQLiteConnection(connection)
     return CursorConnection(wrapper, hang_up)
-
-
-def _has_djangos_cursors(wrapper: Any) -> bool:
-    return str(type(wrapper).create_cursor.__module__).startswith("django.")
 
 
 class Prepared(dict[str, T]):

@@ -27,7 +27,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.runner import RecordRunner, StatementRunner
-from distlock.backends.database.sql import Dialect
+from distlock.backends.database.sql import SweptRows
 from distlock.backends.database.statements import BATCH, Statement, batches, owner_of
 from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
@@ -162,35 +162,26 @@ def sweep(runner: StatementRunner, keep: float) -> SweepResult:
     So a lock that was taken in between is left alone.
     """
     try:
-        expired = _clear(
-            runner,
-            lambda dialect, after: dialect.expired(after, BATCH),
-            lambda dialect, ids: dialect.free_expired(ids),
-        )
-        ((now,),) = runner.work(lambda db: db.ask(db.dialect.server_time()).rows, None)
-        newest = int(now) - int(keep * 1_000_000)
-        removed = _clear(
-            runner,
-            lambda dialect, after: dialect.unused(after, BATCH, keep, newest),
-            lambda dialect, ids: dialect.remove_unused(ids, keep, newest),
-        )
+        expired = clear(runner, lambda db: db.dialect.expired(), None)
+        removed = clear(runner, lambda db: db.dialect.unused(keep), None)
     except errors.StatementFailed as failed:
         raise runner.unavailable(failed) from failed.__cause__
     return SweepResult(expired, removed)
 
 
-def _clear(
-    runner: StatementRunner,
-    find: Callable[[Dialect, int], Statement],
-    clear: Callable[[Dialect, Sequence[int]], Statement],
+def clear(
+    runner: StatementRunner, rows_of: Callable[[Connection], SweptRows], deadline: float | None
 ) -> int:
-    """Clear the rows that ``find`` finds after an id; rows that someone keeps locked are left."""
+    """Clear the rows of a sweep; those that someone keeps locked are left.
+
+    Raises a StatementFailed.
+    """
 
     def clear_some(ids: Sequence[int]) -> int:
-        return runner.attempt(lambda db: db.ask(clear(db.dialect, ids)).affected, None)
+        return runner.attempt(lambda db: db.ask(rows_of(db).clear(ids)).affected, deadline)
 
     count = after = 0
-    while rows := runner.work(lambda db: db.ask(find(db.dialect, after)).rows, None):  # noqa: B023 - called at once
+    while rows := runner.attempt(lambda db: db.ask(rows_of(db).find(after)).rows, deadline):  # noqa: B023 - called at once
         ids = [row_id for (row_id,) in rows]
         try:
             count += clear_some(ids)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.sql import LONGEST, in_list, named_values
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import LONGEST, SweptRows, in_list, named_values
+from distlock.backends.database.statements import BATCH, Statement
 from distlock.backends.store import (
     Absent,
     Address,
@@ -291,38 +291,19 @@ class RecordSQL(ABC):
 
     # Sweeping
 
-    def ended(self, size: int) -> Statement:
+    def ended(self) -> Statement:
         """Ask for some sessions whose time is over."""
-        return Statement(f"SELECT id FROM {SESSIONS} WHERE expires_at <= {self.now} LIMIT {size}")
+        return Statement(f"SELECT id FROM {SESSIONS} WHERE expires_at <= {self.now} LIMIT {BATCH}")
 
-    def empty(self, after: int, size: int, newest: int) -> Statement:
-        """Ask for the first ids after ``after`` of directories without records.
-
-        Those whose revision is greater than ``newest`` are left out.
-        """
-        return Statement(
-            f"SELECT id FROM {DIRECTORIES} WHERE id > %(after)s AND {self._empty}"
-            f" ORDER BY id LIMIT {size}",
-            {"after": after, "newest": newest},
+    def empty(self, keep: float) -> SweptRows:
+        """Return the directories without records that were not changed for ``keep`` seconds."""
+        return SweptRows(
+            DIRECTORIES,
+            f"DELETE FROM {DIRECTORIES}",
+            f"revision <= {self.now} - %(kept)s AND NOT EXISTS (SELECT 1 FROM {RECORDS} r"
+            f" WHERE r.directory = {DIRECTORIES}.id)",
+            {"kept": int(keep * 1_000_000)},
         )
-
-    def remove_empty(self, ids: Sequence[int], newest: int) -> Statement:
-        """Remove those of the directories that empty() would name."""
-        return Statement(
-            f"DELETE FROM {DIRECTORIES} WHERE {in_list('id', 'id', ids)} AND {self._empty}",
-            {**named_values("id", ids), "newest": newest},
-        )
-
-    @property
-    def _empty(self) -> str:
-        return (
-            f"revision <= %(newest)s AND NOT EXISTS (SELECT 1 FROM {RECORDS} r"
-            f" WHERE r.directory = {DIRECTORIES}.id)"
-        )
-
-    def server_time(self) -> Statement:
-        """Ask for the server's time in microseconds since 1970."""
-        return Statement(f"SELECT {self.now}")
 
 
 def _these(addresses: Collection[Address]) -> tuple[str, dict[str, Any]]:

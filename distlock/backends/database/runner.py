@@ -13,13 +13,13 @@ statement to end a deadlock. So twice must be as good as once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.errors import (
     ROW_WAIT,
     FileLocked,
-    NoTable,
     RowLocked,
     StatementFailed,
     unavailable,
@@ -100,21 +100,14 @@ class RecordRunner(StatementRunner):
     """
 
     def __init__(self, pool: Pool, *, on_sqlite: bool) -> None:
-        super().__init__(pool, self._connection_of_test if on_sqlite else None)
+        super().__init__(pool, partial(connection_of_test, pool.database) if on_sqlite else None)
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """See StatementRunner.unavailable(). The tables are others than that of the locks."""
-        if not isinstance(failed, NoTable):
-            error = super().unavailable(failed)
-            if isinstance(failed, FileLocked) and self._in_own_transaction:
-                error.args = (f"{error}, by this thread's own transaction. {_BEFORE_IT}",)
-            return error
-        database = self.pool.database
-        error = LockUnavailable(
-            f"database {database!r} has no tables for the records of semaphores and the like:"
-            f" run `manage.py migrate distlock --database={database}`"
-        )
-        error.__cause__ = failed.__cause__
+        what = "tables for the records of semaphores and the like"
+        error = unavailable(failed, self.pool.database, what)
+        if isinstance(failed, FileLocked) and self._in_own_transaction:
+            error.args = (f"{error}, by this thread's own transaction. {_BEFORE_IT}",)
         return error
 
     def refuse_in_transaction(self, what: str) -> None:
@@ -128,9 +121,6 @@ class RecordRunner(StatementRunner):
                 f"{what} in the database {self.pool.database!r}: on SQLite this cannot be done"
                 f" inside a transaction. {_BEFORE_IT}, or use another backend"
             )
-
-    def _connection_of_test(self, nonce: str | None) -> Connection | None:
-        return connection_of_test(self.pool.database)
 
     @property
     def _in_own_transaction(self) -> bool:

@@ -220,7 +220,7 @@ def in_own_transaction(database: str) -> bool:
     return bool(own) or not wrapper.in_atomic_block
 
 
-def connection_of_test(database: str) -> CallerConnection | None:
+def connection_of_test(database: str, nonce: str | None = None) -> CallerConnection | None:
     """Return the connection of a test case, whose transaction locks our own sessions out."""
     connection = connection_of_test_case(database)
     return None if connection is None else CallerConnection(connection)

@@ -19,7 +19,7 @@ from typing import Any
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.engines import RECORD_SQL
-from distlock.backends.database.maintenance import renew_sessions
+from distlock.backends.database.maintenance import clear, renew_sessions
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.postgresql import ChangeNotice, channel_of
 from distlock.backends.database.record_reads import peek_sql, peeked, read_sql, snapshot
@@ -29,7 +29,7 @@ from distlock.backends.database.record_sql import (
 )
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.runner import RecordRunner
-from distlock.backends.database.statements import BATCH, Statement, batches
+from distlock.backends.database.statements import Statement, batches
 from distlock.backends.database.transactions import removing
 from distlock.backends.store import (
     Address,
@@ -267,19 +267,17 @@ class DatabaseStore(RecordStore):
 
     def sweep(self, deadline: float | None = None) -> SweepResult:
         """See RecordStore.sweep()."""
-        ended = removed = after = 0
+        ended = removed = 0
         last: list[str] = []
-        while rows := self._rows_if_any(self._sql.ended(BATCH), deadline):
+        while rows := self._rows_if_any(self._sql.ended(), deadline):
             names = sorted(name for (name,) in rows)
             if names == last:  # another node of a cluster, whose clock is behind, has refused
                 break
             self._end(names, deadline, expired=True)
             ended, last = ended + len(names), names
-        ((now,),) = self._runner.work(lambda db: db.ask(self._sql.server_time()).rows, deadline)
-        newest = int(now) - int(self._keep * 1_000_000)
-        while rows := self._rows_if_any(self._sql.empty(after, BATCH, newest), deadline):
-            ids = [row_id for (row_id,) in rows]
-            remove = self._sql.remove_empty(ids, newest)
-            removed += self._runner.work(lambda db: db.ask(remove).affected, deadline)  # noqa: B023
-            after = ids[-1]
+        try:
+            with suppress(errors.NoTable):
+                removed = clear(self._runner, lambda _: self._sql.empty(self._keep), deadline)
+        except errors.StatementFailed as failed:
+            raise self._runner.unavailable(failed) from failed.__cause__
         return SweepResult(ended, removed)
