@@ -8,7 +8,7 @@ from typing import Any
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values
 from distlock.backends.database.statements import COLUMNS, Row, Statement, info_of
 from distlock.backends.database.wait_manager import WaitManager
 from distlock.types.lease import LockInfo, Waiting
@@ -143,7 +143,6 @@ def _search_sql(
     dialect: Dialect, search: str, awaited: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the condition of query.matches_search(), or that the name is one of ``awaited``."""
-    named = {f"awaited_{number}": name for number, name in enumerate(awaited)}
     position = dialect.POSITION + "(LOWER({}), LOWER(%(search)s))"
     ways = [
         f"{position.format(dialect.LOCK)} > 0",
@@ -152,12 +151,24 @@ def _search_sql(
         "LOWER(thread) = LOWER(%(search)s)",
         f"(owner LIKE '{NAMED}%%' AND {position.format('owner')} > 0)",
     ]
-    ways += [f"{dialect.LOCK} = %({name})s" for name in named]
-    params: dict[str, Any] = {"search": search, **named}
+    if awaited:
+        ways.append(in_list(dialect.LOCK, "awaited", awaited))
+    params: dict[str, Any] = {"search": search, **named_values("awaited", awaited)}
     if search.isascii() and search.isdecimal() and int(search) < 2**63:
         ways.append("token = %(token)s")
         params["token"] = int(search)
     return f"({' OR '.join(ways)})", params
+
+
+def _order_sql(lock: str, query: LockQuery) -> tuple[str, str]:
+    """Return the condition that a row comes after the cursor, and the order."""
+    beyond, down = ("<", " DESC") if query.backwards else (">", "")
+    condition = f"{lock} {beyond}{'=' if query.inclusive else ''} %(name)s"
+    order = f"{lock}{down}"
+    if query.order is Order.AGE:
+        condition = f"(acquired_at {beyond} %(since)s OR (acquired_at = %(since)s AND {condition}))"
+        order = f"acquired_at{down}, {order}"
+    return ("1 = 1" if query.start is None else condition), order
 
 
 def _page_sql(
@@ -168,7 +179,6 @@ def _page_sql(
     The first asks for the rows from the cursor on, and for one more. The second asks, by host, how
     many locks there are, how many of them have expired, end soon, and match the query.
     """
-    lock = dialect.LOCK
     expired = f"(expires_at <= {dialect.NOW})"
     reserved = f"owner LIKE '{RESERVED}%%'"
     in_use = f"owner <> '' AND NOT ({reserved} AND {expired})"  # see info_of()
@@ -205,16 +215,7 @@ def _page_sql(
         "name": start.name,
         "since": dialect.to_db(start.since),
     }
-    beyond = "<" if query.backwards else ">"
-    from_start = f"{lock} {beyond}{'=' if query.inclusive else ''} %(name)s"
-    if query.start is None:
-        from_start = "1 = 1"
-    elif query.order is Order.AGE:
-        from_start = (
-            f"(acquired_at {beyond} %(since)s OR (acquired_at = %(since)s AND {from_start}))"
-        )
-    columns = ["acquired_at", lock] if query.order is Order.AGE else [lock]
-    order = ", ".join(f"{column}{' DESC' if query.backwards else ''}" for column in columns)
+    from_start, order = _order_sql(dialect.LOCK, query)
     page = (
         f"{dialect.select} WHERE {in_use} AND {wanted} AND {from_start}"
         f" ORDER BY {order} LIMIT {query.size + 1}"

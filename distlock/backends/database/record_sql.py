@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
@@ -36,35 +35,20 @@ SESSIONS = "database_lock_session"
 _ROUNDED = 1001
 
 
-@dataclass(frozen=True, slots=True)
 class Edit:
-    """The changes of one apply(), one for each key."""
+    """The changes of one apply(), one for each key, as its statements need them."""
 
-    directory: str
-    puts: Sequence[Put]
-    deleted: Sequence[str]
-    #: sessions that must be alive
-    sessions: Sequence[str]
-    conditions: Sequence[Condition]
-
-    @classmethod
-    def of(
-        cls, directory: str, changes: Sequence[Change], conditions: Collection[Condition]
-    ) -> Edit:
-        """Return the arguments of an apply() as its statements need them."""
-        puts = [change for change in changes if isinstance(change, Put)]
-        return cls(
-            directory,
-            puts,
-            [change.key for change in changes if isinstance(change, Delete)],
-            sorted({put.session for put in puts if put.session}),
-            list(conditions),
-        )
-
-    @property
-    def keys(self) -> list[str]:
-        """The keys of all records that it changes."""
-        return sorted({*self.deleted, *(put.key for put in self.puts)})
+    def __init__(
+        self, directory: str, changes: Sequence[Change], conditions: Collection[Condition]
+    ) -> None:
+        self.directory = directory
+        self.puts = [change for change in changes if isinstance(change, Put)]
+        self.deleted = [change.key for change in changes if isinstance(change, Delete)]
+        #: the keys of all records that it changes
+        self.keys = sorted(change.key for change in changes)
+        #: sessions that must be alive
+        self.sessions = sorted({put.session for put in self.puts if put.session})
+        self.conditions = list(conditions)
 
     def params(self) -> dict[str, Any]:
         """Return the parameters of all statements that make the changes."""

@@ -75,9 +75,9 @@ class RecordListener:
         needed = set(channels)
         new = sorted(needed - self._channels.keys())
         if new and self._session is None:
-            self._session = self._pool.open()
-            self._cannot_listen = not self._session.hears
-            if self._session.pooled or self._cannot_listen:
+            session = self._session = self._pool.open()
+            self._cannot_listen = session.pooled or not session.hears
+            if self._cannot_listen:
                 self.close()
                 return False
         old = [one for one, until in self._channels.items() if until < now and one not in needed]

@@ -135,7 +135,7 @@ class DatabaseStore(RecordStore):
         Raises NotSupported where a record would be bound to a session within a transaction of the
         caller, on SQLite.
         """
-        edit = Edit.of(directory, changes, conditions)
+        edit = Edit(directory, changes, conditions)
         if edit.sessions:
             self._runner.refuse_in_transaction(repr(directory))
         until = clock() + self._pool.limit(deadline)
@@ -215,12 +215,8 @@ class DatabaseStore(RecordStore):
 
     def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
         gone = self._runner.work(lambda db: self._sql.end(db, sessions, expired=expired), deadline)
-        channels = {(directory, channel_of(directory, key)) for directory, key in gone}
-        channels |= {(directory, channel_of(directory)) for directory, _ in gone}
-        self._notify(
-            [(channel, ChangeNotice(directory)) for directory, channel in sorted(channels)],
-            deadline,
-        )
+        changed = {*gone, *((directory, None) for directory, _ in gone)}
+        self._notify({(channel_of(*one), ChangeNotice(one[0])) for one in changed}, deadline)
 
     # Transactions of the caller
 
@@ -254,8 +250,7 @@ class DatabaseStore(RecordStore):
     ) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
         texts = [(channel, notice.text()) for channel, notice in notices]
-        statement = self._sql.notify(texts) if texts else None
-        if statement is not None:
+        if texts and (statement := self._sql.notify(texts)):
             with suppress(errors.StatementFailed):  # they look now and then
                 self._runner.attempt(lambda db: db.ask(statement), deadline)
 
