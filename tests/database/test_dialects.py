@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from distlock.backends.database.engines import dialect_for
+from distlock.backends.database.connect import dialect_for
 from distlock.backends.database.mariadb import MariaDB
 from distlock.backends.database.postgresql import PostgreSQL
 from distlock.backends.database.sql import TABLE

@@ -9,7 +9,7 @@ from django.db import connections
 
 from distlock.backends import blocking_calls
 from distlock.backends.database import pool, wait_session
-from distlock.backends.database.engines import ADVISORY_LOCKS
+from distlock.backends.database.connect import ADVISORY_LOCKS
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 

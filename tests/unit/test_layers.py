@@ -54,7 +54,7 @@ LAYERS = [
     ["backends.database.connection"],
     ["backends.database.record_sql", "backends.database.sqlite_session"],
     ["backends.database.mariadb", "backends.database.postgresql", "backends.database.sqlite"],
-    ["backends.database.engines", "backends.database.connect", "backends.database.record_reads"],
+    ["backends.database.connect", "backends.database.record_reads"],
     ["backends.database.pool"],
     ["backends.database.runner", "backends.database.wait_session"],
     ["backends.database.waiter"],

@@ -1,7 +1,6 @@
 """Locks in the project's own database.
 
 lock             the backend
-engines          which engines there are, and how each is spoken to
 sql              the statements about locks
 record_sql       the statements about records
 advisory_locks   what an engine's own, native locks must do; comments that say who waits
@@ -21,7 +20,7 @@ record_watcher   wakes those who wait for a change of records
 checks           system checks
 runner           the one way from the backend to the database
 pool             shared sessions, and when a statement is tried again
-connect          opens a session
+connect          which engines there are; opens a session
 connection       one session
 sqlite_session   one session of SQLite, and locks in the caller's transaction there
 drivers          how mysqlclient and psycopg send a statement, and give it up

@@ -12,8 +12,8 @@ from django.db import connections
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
 from distlock.backends.database.checks import database_checks, settings_checks
+from distlock.backends.database.connect import ADVISORY_LOCKS, engine_of, refusal
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import ADVISORY_LOCKS, engine_of, refusal
 from distlock.backends.database.maintenance import force_release, make_table, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from distlock.backends.database.connection import Connection, Session
-from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
+from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
 from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
 from distlock.backends.open_transactions import TransactionOutcomeHook
@@ -147,6 +148,30 @@ class SQLiteSession(Session):
         # Django's close() leaves a connection open whose database is in memory.
         with contextlib.suppress(Exception):
             self.wrapper.connection.close()
+
+
+def open_in_process(wrapper: Any, limit: float, opened: Callable[[], Session]) -> Session:
+    """Return what ``opened()`` returns, which connects the wrapper."""
+    settings = wrapper.settings_dict
+    if settings["NAME"] == ":memory:":
+        raise ImproperlyConfigured(
+            f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
+            " nobody would see the locks of others. Use a file, or for the threads of one"
+            " process 'file:locks?mode=memory&cache=shared'."
+        )
+    # Django runs statements of its own, and those of "init_command", on a new connection.
+    settings["OPTIONS"]["timeout"] = min(limit, settings["OPTIONS"].get("timeout", limit))
+    if gate.broken:
+        raise NoSession(
+            "another thread was writing to SQLite when this process was forked; start it anew"
+        )
+    try:
+        with gate.closed:
+            return opened()
+    except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
+        with contextlib.suppress(Exception):  # there may be none yet
+            wrapper.connection.close()
+        raise
 
 
 def in_transaction(

@@ -17,8 +17,8 @@ from itertools import chain
 from typing import Any
 
 from distlock.backends.database import errors
+from distlock.backends.database.connect import RECORD_SQL
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import RECORD_SQL
 from distlock.backends.database.maintenance import clear, renew_sessions
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.postgresql import ChangeNotice, channel_of
