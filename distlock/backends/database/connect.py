@@ -11,7 +11,6 @@ import os
 import socket
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -45,6 +44,7 @@ from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start
+from distlock.concurrency.workers import Job
 
 #: Updates then count the rows that they matched, and a packet may have several statements, which
 #: PyMySQL does not ask for by itself. MySQLdb.constants.CLIENT.FOUND_ROWS and MULTI_STATEMENTS
@@ -115,22 +115,21 @@ def refusal(engine: type[Any]) -> str | None:
 
 def engine_of(database: str) -> type[Any]:
     """Return Django's ``DatabaseWrapper`` for a database; nothing is connected to."""
+
     # On another thread, because Ctrl-C in the middle of an import leaves half a driver behind.
-    engine: Future[type[Any]] = Future()
+    def load() -> type[Any]:
+        settings = connections.settings[database]
+        wrapper: type[Any] = load_backend(settings["ENGINE"]).DatabaseWrapper
+        if wrapper.vendor == "mysql" and wrapper.Database.__name__ == "MySQLdb":
+            # It imports this with the first connection; two threads may open one at once.
+            with suppress(ImportError):
+                import_module("MySQLdb.connections")
+        return wrapper
 
-    def load() -> None:
-        try:
-            wrapper = load_backend(connections.settings[database]["ENGINE"]).DatabaseWrapper
-            if wrapper.vendor == "mysql" and wrapper.Database.__name__ == "MySQLdb":
-                # It imports this with the first connection; two threads may open one at once.
-                with suppress(ImportError):
-                    import_module("MySQLdb.connections")
-            engine.set_result(wrapper)
-        except BaseException as error:
-            engine.set_exception(error)
-
-    start(load, "distlock-import")
-    return engine.result()
+    job = Job(load)
+    start(job.run, "distlock-import", lambda: None)
+    job.wait(None)
+    return job.take()
 
 
 def dialect_for(wrapper: Any) -> Dialect:

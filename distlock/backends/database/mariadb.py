@@ -21,6 +21,7 @@ from distlock.backends.database.sql import (
     TABLE,
     Dialect,
     in_list,
+    insert,
     named_values,
     row_columns,
     update,
@@ -51,14 +52,7 @@ class MySQL(Dialect):
     # because the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
     # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see
     # _VERDICT.
-    _UPSERT: ClassVar[str] = f"""
-INSERT INTO {TABLE}
-    (`lock`, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
-     expires_at)
-VALUES
-    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     %(lease)s, %(renews)s,
-     {MICROSECONDS}, {NOW}, {LATER.format("%(duration)s")})
+    _UPSERT: ClassVar[str] = f"""{insert(NOW, LATER, MICROSECONDS, lock="`lock`")}\
 ON DUPLICATE KEY UPDATE
     nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {NOW}) AND {{condition}},
                VALUES(nonce), nonce),

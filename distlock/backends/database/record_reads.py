@@ -13,12 +13,12 @@ from distlock.backends.store import KeyRange, Record, Snapshot
 from distlock.types.json_values import decoded
 
 
-def read_sql(sql: RecordSQL, directory: str, keys: Collection[str] | None = None) -> Statement:
+def read_sql(sql: RecordSQL, directory: str, keys: Collection[str] = ()) -> Statement:
     """Ask for a directory: time, its revision, and of each record its columns.
 
     With ``keys`` only of these. There is always one row at least.
     """
-    some = [] if keys is None else [*keys]
+    some = [*keys]
     directory_id, those = "d.id", ""
     if some:  # MariaDB looks for keys in the index only if the directory is no column
         directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"

@@ -367,20 +367,31 @@ WHERE {lock} = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {n
 """
 
 
-def upsert(now: str, later: str, microseconds: str, *, greatest: str) -> str:
-    """Return Dialect.ACQUIRE for engines that know ``ON CONFLICT`` and ``RETURNING``.
+def insert(
+    now: str, later: str, microseconds: str, *, table: str = TABLE, lock: str = "lock"
+) -> str:
+    """Return how Dialect.ACQUIRE begins: the row as it is made.
 
-    The arguments are Dialect.NOW, LATER and MICROSECONDS, and the function for the greater value.
+    The arguments are Dialect.NOW, LATER and MICROSECONDS; see update() for the rest.
     """
-    # EXCLUDED was computed before the wait for the row. Its times are too old to use.
     return f"""
-INSERT INTO {TABLE} AS held
-    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+INSERT INTO {table}
+    ({lock}, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
      expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
      %(lease)s, %(renews)s,
      {microseconds}, {now}, {later.format("%(duration)s")})
+"""
+
+
+def upsert(now: str, later: str, microseconds: str, *, greatest: str) -> str:
+    """Return Dialect.ACQUIRE for engines that know ``ON CONFLICT`` and ``RETURNING``.
+
+    The arguments are those of insert(), and the function for the greater value.
+    """
+    # EXCLUDED was computed before the wait for the row. Its times are too old to use.
+    return f"""{insert(now, later, microseconds, table=f"{TABLE} AS held")}\
 ON CONFLICT (lock) DO UPDATE SET
     description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
     host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,

@@ -75,7 +75,7 @@ class DatabaseStore(RecordStore):
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         """See RecordStore.read()."""
-        return snapshot(directory, self._rows(directory, read_sql(self._sql, directory), deadline))
+        return self.look(directory, (), deadline)
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None

@@ -135,7 +135,7 @@ class WaitManager:
             try:
                 yield Call(evidence.check, answer_due(deadline), executor=self._calls)
             except errors.StatementFailed as failed:
-                raise self.unavailable(failed) from failed.__cause__
+                raise errors.unavailable(failed, self.pool.database) from failed.__cause__
             return None
         finally:
             if waiters:
@@ -269,7 +269,7 @@ class WaitManager:
             return None
         except errors.StatementFailed as failed:
             failed = errors.seems_locked(failed) if brief else failed
-            raise self.unavailable(failed) from failed.__cause__
+            raise errors.unavailable(failed, self.pool.database) from failed.__cause__
         return None if token is None else claim.granted(token, sent_at)
 
     def _start(self, waiter: Waiter) -> bool:
@@ -321,7 +321,3 @@ class WaitManager:
         self._waiters.discard(waiter)
         if session is not None:
             self.sessions.put(session)
-
-    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable:
-        """Return what callers are told of a failure."""
-        return errors.unavailable(failed, self.pool.database)

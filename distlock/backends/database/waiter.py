@@ -144,7 +144,6 @@ class Waits(Protocol):
     def cancel_soon(self, waiter: Waiter) -> None: ...
     def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
     def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
-    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable: ...
 
 
 class Waiter:
@@ -219,7 +218,7 @@ class Waiter:
             asked_at = now
         self._trouble_since = self._trouble_since or asked_at
         if now >= self.patient_until:
-            self.fail(self.waits.unavailable(failed))
+            self.fail(errors.unavailable(failed, self.waits.pool.database))
 
     @property
     def patient_until(self) -> float:
@@ -358,4 +357,4 @@ class Waiter:
             self.note_failure(failed)
             self._ended.wait(_RETRY_PAUSE)
         else:
-            self.fail(self.waits.unavailable(failed))
+            self.fail(errors.unavailable(failed, self.waits.pool.database))
