@@ -19,7 +19,7 @@ from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import holder
-from distlock.backends.database.sqlite import PollQueue
+from distlock.backends.database.sqlite import poll_in_turn
 from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.store import DatabaseStore
@@ -85,15 +85,10 @@ class DatabaseBackend(BaseBackend):
         if why := refusal(engine):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
         vendor = engine.vendor
-        on_sqlite = vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
-        self._caller = (
-            CallerTransaction(self.database, self._abandoned, self.cleanup.add)
-            if on_sqlite
-            else None
-        )
-        #: SQLite: its processes are all on one machine, and queue there
-        self._poll_queue = PollQueue(self.database, self.attempt) if on_sqlite else None
+        self._caller: CallerTransaction | None = None
+        if vendor == "sqlite":
+            self._caller = CallerTransaction(self.database, self._abandoned, self.cleanup.add)
         self._runner = StatementRunner(self.pool, self._caller.connection if self._caller else None)
         self._transactions = Transactions(self._runner)
         advisory_locks = ADVISORY_LOCKS.get(vendor)
@@ -111,7 +106,7 @@ class DatabaseBackend(BaseBackend):
             fair=self.waits is not None,
             atomic=True,
             extends=True,
-            late_requests=not on_sqlite,
+            late_requests=self._caller is None,
         )
 
     @property
@@ -166,8 +161,8 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.enqueue(). Waits in the engine's own queue where there is one."""
         if self.waits:
             return self.waits.enqueue(claim, deadline)
-        if self._poll_queue:
-            return self._poll_queue.enqueue(claim, deadline)
+        if self._caller:  # SQLite: its processes are all on one machine, and queue there
+            return poll_in_turn(self.database, claim, deadline, self.attempt)
         return super().enqueue(claim, deadline)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:

@@ -169,35 +169,32 @@ class SQLiteRecords(RecordSQL):
         return []
 
 
-class PollQueue:
-    """Those who wait for the locks of one database, on this machine."""
-
-    def __init__(self, database: str, attempt: Callable[[Claim, float | None], Step]) -> None:
-        """``database`` is an alias; ``attempt`` is BaseBackend.attempt()."""
-        self._database = database
-        self._attempt = attempt
-
-    def enqueue(self, claim: Claim, deadline: float | None) -> Steps[Lease | None]:
-        """See BaseBackend.enqueue()."""
-        path = str(connections[self._database].settings_dict.get("NAME") or "")
-        locked_at: float | None = None
-        # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
-        look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
-        with FileMutex(path, claim.name) as mutex:
-            while True:
-                rest, now = left(deadline, math.inf), clock()
-                pause = _MUTEX_PAUSE
-                if mutex.try_lock():
-                    locked_at = now if locked_at is None else locked_at
-                    pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-                if mutex.locked or now >= look_at or rest <= 0:
-                    look_at = now + _ROW_PERIOD
-                    lease: Lease | None = yield self._attempt(claim, deadline)
-                    if lease is not None:
-                        return lease
-                if rest <= 0:
-                    return None
-                yield Sleep(min(rest, pause * random.uniform(0.5, 1.0)))
+def poll_in_turn(
+    database: str,
+    claim: Claim,
+    deadline: float | None,
+    attempt: Callable[[Claim, float | None], Step],
+) -> Steps[Lease | None]:
+    """See BaseBackend.enqueue(). ``database`` is an alias, ``attempt`` BaseBackend.attempt()."""
+    path = str(connections[database].settings_dict.get("NAME") or "")
+    locked_at: float | None = None
+    # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
+    look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
+    with FileMutex(path, claim.name) as mutex:
+        while True:
+            rest, now = left(deadline, math.inf), clock()
+            pause = _MUTEX_PAUSE
+            if mutex.try_lock():
+                locked_at = now if locked_at is None else locked_at
+                pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            if mutex.locked or now >= look_at or rest <= 0:
+                look_at = now + _ROW_PERIOD
+                lease: Lease | None = yield attempt(claim, deadline)
+                if lease is not None:
+                    return lease
+            if rest <= 0:
+                return None
+            yield Sleep(min(rest, pause * random.uniform(0.5, 1.0)))
 
 
 class FileMutex:
