@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from distlock.backends.database.engines import dialect_for
+from distlock.backends.database.connect import dialect_for
 from distlock.backends.database.mariadb import MariaDB
 from distlock.backends.database.postgresql import PostgreSQL
-from distlock.backends.database.rows import COLUMNS
 from distlock.backends.database.sql import TABLE
 from distlock.backends.database.sqlite import SQLite
+from distlock.backends.database.statements import COLUMNS
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved

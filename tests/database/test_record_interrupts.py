@@ -6,12 +6,12 @@ import itertools
 import pytest
 
 from distlock import locks
-from distlock.backends.database import record_engines, sqlite_session
+from distlock.backends.database import sqlite, sqlite_session
 from distlock.backends.store import Put
 from tests.core.interrupting import interrupted
 from tests.recipes.wrapping import in_thread
 
-CODE = (sqlite_session.__file__, record_engines.__file__, contextlib.__file__)
+CODE = (sqlite.__file__, sqlite_session.__file__, contextlib.__file__)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ BUSY = {
 @pytest.fixture
 def rows_are_waited_for(monkeypatch):
     """A server lets statements wait for a row until the test has looked, and not for a second."""
-    for name in ("_MYSQL", "_POSTGRESQL_ONCE"):
+    for name in ("_MYSQL_ONCE", "_POSTGRESQL_ONCE"):
         text = getattr(connect, name)
         for brief, long in (
             ("innodb_lock_wait_timeout = 1,", "innodb_lock_wait_timeout = 20,"),

@@ -7,7 +7,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import Lock, LockLost, locks
-from distlock.backends.database.queue import lock_rows
+from distlock.backends.database import wait_session
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from distlock.recipes import Queue
@@ -104,7 +104,7 @@ def waited_for(backend, name):
 
 
 def test_who_waits_elsewhere_is_not_in_the_way(backends, name, monkeypatch):
-    monkeypatch.setattr(lock_rows, "GRACE", 600)  # after that anyone may take it, out of turn
+    monkeypatch.setattr(wait_session, "GRACE", 600)  # after that anyone may take it, out of turn
     prod, staging = backends
     assert prod.release(prod.try_acquire(claim(name)))  # a row is there, and free
     with waited_for(staging, name):

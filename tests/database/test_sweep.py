@@ -7,7 +7,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import LockUnavailable
-from distlock.backends.database.sql import Dialect
+from distlock.backends.database.sql import SweptRows
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.contract.watch import eventually
@@ -119,17 +119,14 @@ def test_what_is_taken_while_it_is_swept_is_left_alone(backend, sql, kind, name,
     unused = backend.try_acquire(claim(f"{name}:unused"))
     backend.release(unused)
     age(sql, kind, 2)
-    taken = []
+    names, taken, clear = [ended.name, unused.name], [], SweptRows.clear
 
-    def taking_first(lease, statement):
-        def clear(*args):
-            taken.append(backend.try_acquire(claim(lease.name)))
-            return statement(*args)
+    def taking_first(rows, ids):
+        if names:
+            taken.append(backend.try_acquire(claim(names.pop(0))))
+        return clear(rows, ids)
 
-        return clear
-
-    monkeypatch.setattr(Dialect, "free_expired", taking_first(ended, Dialect.free_expired))
-    monkeypatch.setattr(Dialect, "remove_unused", taking_first(unused, Dialect.remove_unused))
+    monkeypatch.setattr(SweptRows, "clear", taking_first)
     swept = backend.sweep()
     assert (swept.expired, swept.removed) == (0, 0)
     assert backend.verify(taken[0])

@@ -8,9 +8,8 @@ import pytest
 from django.db import connections
 
 from distlock.backends import blocking_calls
-from distlock.backends.database import pool
-from distlock.backends.database.engines import advisory_locks_for
-from distlock.backends.database.queue import lock_rows
+from distlock.backends.database import pool, wait_session
+from distlock.backends.database.connect import ADVISORY_LOCKS
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -19,7 +18,7 @@ SHORTEST_LIMIT = 10.0
 #: and when the time of the one who asks is over: less than that with which a look is left out
 LAST_ANSWER = 4.0
 #: seconds that those in front are given to take a lock, unless a test has other ideas
-GRACE = lock_rows.GRACE
+GRACE = wait_session.GRACE
 
 #: for tests of the order: whoever comes first is not overtaken, however slow the machine
 unhurried = pytest.mark.parametrize("grace", [PATIENCE], ids=["unhurried"])
@@ -32,7 +31,7 @@ def set_pace(grace=GRACE, set_attribute=setattr):
     """
     set_attribute(pool, "SHORTEST_LIMIT", SHORTEST_LIMIT)
     set_attribute(blocking_calls, "LAST_ANSWER", LAST_ANSWER)
-    set_attribute(lock_rows, "GRACE", grace)
+    set_attribute(wait_session, "GRACE", grace)
 
 
 class Engine:
@@ -42,7 +41,7 @@ class Engine:
 
     def __init__(self, server):
         self.server = server
-        self.locks = advisory_locks_for(self.vendor)
+        self.locks = ADVISORY_LOCKS[self.vendor]
 
     def number(self, sql):
         return self.server.execute(sql)[0][0]

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.database.queue import wait_manager
-from distlock.backends.database.queue.wait_session import WaitSessionPool
-from distlock.backends.database.queue.waiter import Waiter
+from distlock.backends.database import wait_manager
+from distlock.backends.database.wait_session import WaitSessionPool
+from distlock.backends.database.waiter import Waiter
 from distlock.types.lease import State
 from tests.children import write_line
 from tests.contract.actors import PATIENCE

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.database.queue import lock_rows, wait_session
+from distlock.backends.database import wait_session, waiter
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import waits
 from tests.queue.engine import unhurried
@@ -35,7 +35,7 @@ def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(
     engine, using, name, monkeypatch
 ):
     """A moment in which the lock is free and the first in line has not taken it yet."""
-    monkeypatch.setattr(lock_rows, "_HANDOVER", PATIENCE)
+    monkeypatch.setattr(waiter, "_HANDOVER", PATIENCE)
     with Lock(name):
         pass
     with engine.taken_by_hand(engine_alias(using), name):

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.database.queue.lock_rows import HolderEvidence
-from distlock.backends.database.queue.stall_monitor import StallMonitor
-from distlock.backends.database.queue.waiter import Waiter
+from distlock.backends.database.stall_monitor import StallMonitor
+from distlock.backends.database.waiter import HolderEvidence, Waiter
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, Owner
 from tests.contract.actors import PATIENCE

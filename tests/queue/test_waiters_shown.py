@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.database.queue import sql_comment
+from distlock.backends.database import advisory_locks
 from distlock.types.lease import Claim, Owner, State, Waiting
 from distlock.types.query import LockQuery
 from tests.contract.actors import PATIENCE
@@ -123,13 +123,13 @@ def test_where_the_server_does_not_show_them_they_are_unknown(using, name, monke
         assert lock.info().state is State.HELD
 
 
-def hidden(native, mark, first):
+def hidden(native):
     from distlock.backends.database.statements import Statement
 
     return Statement("SELECT '', 1.0")
 
 
-def forbidden(native, mark, first):
+def forbidden(native):
     from distlock.backends.database.statements import Statement
 
     return Statement("SELECT * FROM nobody_may_read_this")
@@ -138,18 +138,20 @@ def forbidden(native, mark, first):
 @pytest.mark.parametrize("thread", ["", "MainThread", "a b*/c=d%", "🔒" * 60])
 def test_a_comment_can_be_parsed_and_contains_nothing_special(thread):
     claim = Claim("x", Owner("key", "höst", 42, thread), 30.0)
-    text = sql_comment.comment("'dl:0'", claim, 1.5, first=True)
+    text = advisory_locks.comment("'dl:0'", claim, 1.5, first=True)
     assert text.isascii()
     assert "%" not in text
     assert text.count("*/") == 1
     assert len(text) < 900  # PostgreSQL shows 1,024 bytes of a statement
-    seen = sql_comment.parse(f"{text}SELECT 1", 2.0)
+    seen = advisory_locks.parse_comment(f"{text}SELECT 1", 2.0)
     assert (seen.key, seen.first) == ("'dl:0'", True)
     assert isinstance(seen.who, Waiting)
     assert (seen.who.host, seen.who.pid, seen.who.waited) == ("höst", 42, 3.5)
     assert seen.who.thread[:20] == thread[:20]
 
 
-@pytest.mark.parametrize("text", ["", "SELECT 1", sql_comment.MARK, f"{sql_comment.FIRST}x y z*/"])
+@pytest.mark.parametrize(
+    "text", ["", "SELECT 1", advisory_locks.MARK, f"{advisory_locks.FIRST}x y z*/"]
+)
 def test_what_is_no_such_comment_is_not_parsed(text):
-    assert sql_comment.parse(text, 0.0) is None
+    assert advisory_locks.parse_comment(text, 0.0) is None

@@ -1,4 +1,7 @@
-"""Opens sessions with the project's own settings of a database, and with what locks need."""
+"""Which engines can keep locks, how each is spoken to, and how sessions with them are opened.
+
+They have the project's own settings of a database, and what locks need.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import functools
 import math
 import os
 import socket
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
 
+from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
 from distlock.backends.database.errors import (
     NoRight,
@@ -23,15 +29,22 @@ from distlock.backends.database.errors import (
     StatementFailed,
     failure,
 )
-from distlock.backends.database.postgresql import namespace_of
-from distlock.backends.database.sql import TABLE
-from distlock.backends.database.sqlite_session import SQLiteSession, gate
+from distlock.backends.database.mariadb import MariaDB, MySQL, MySQLLocks, MySQLRecords
+from distlock.backends.database.postgresql import (
+    PostgreSQL,
+    PostgreSQLLocks,
+    PostgreSQLRecords,
+    namespace_of,
+)
+from distlock.backends.database.record_sql import RecordSQL
+from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sqlite import SQLite, SQLiteRecords
+from distlock.backends.database.sqlite_session import SQLiteSession, open_in_process
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start
-
-Options = dict[str, Any]
+from distlock.concurrency.workers import Job
 
 #: Updates then count the rows that they matched, and a packet may have several statements, which
 #: PyMySQL does not ask for by itself. MySQLdb.constants.CLIENT.FOUND_ROWS and MULTI_STATEMENTS
@@ -39,7 +52,7 @@ _CLIENT_FLAGS = 2 | 65536
 # Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The sql_mode is
 # set because the statement that acquires a lock relies on assignments from left to right, which the
 # mode ORACLE makes all at once, and on '', which other modes read as NULL.
-_MYSQL = (
+_MYSQL_ONCE = (
     "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
     " sql_mode = 'STRICT_TRANS_TABLES'; SHOW VARIABLES LIKE 'wsrep_on'"
 )
@@ -73,6 +86,59 @@ _POSTGRESQL_ASKED = (
     " quote_literal(current_setting('search_path'))"
 )
 
+#: the first version with RETURNING
+OLDEST_SQLITE = (3, 35)
+
+_MARIADB: Dialect = MariaDB()
+_MYSQL: Dialect = MySQL()
+_POSTGRESQL: Dialect = PostgreSQL()
+_SQLITE: Dialect = SQLite()
+#: the native locks of an engine, if it has such, by its vendor's name in Django
+ADVISORY_LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
+#: its statements about records
+RECORD_SQL: dict[str, RecordSQL] = {
+    "mysql": MySQLRecords(),
+    "postgresql": PostgreSQLRecords(),
+    "sqlite": SQLiteRecords(),
+}
+
+
+def refusal(engine: type[Any]) -> str | None:
+    """Return why an engine, by Django's ``DatabaseWrapper``, cannot keep locks; None if it can."""
+    vendor = engine.vendor
+    if vendor not in RECORD_SQL:
+        return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {vendor!r}"
+    if vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
+    return None
+
+
+def engine_of(database: str) -> type[Any]:
+    """Return Django's ``DatabaseWrapper`` for a database; nothing is connected to."""
+
+    # On another thread, because Ctrl-C in the middle of an import leaves half a driver behind.
+    def load() -> type[Any]:
+        settings = connections.settings[database]
+        wrapper: type[Any] = load_backend(settings["ENGINE"]).DatabaseWrapper
+        if wrapper.vendor == "mysql" and wrapper.Database.__name__ == "MySQLdb":
+            # It imports this with the first connection; two threads may open one at once.
+            with suppress(ImportError):
+                import_module("MySQLdb.connections")
+        return wrapper
+
+    job = Job(load)
+    start(job.run, "distlock-import", lambda: None)
+    job.wait(None)
+    return job.take()
+
+
+def dialect_for(wrapper: Any) -> Dialect:
+    """Return how to speak on a Django connection that is open."""
+    if wrapper.vendor == "mysql":
+        # Django has asked for the version while it connected.
+        return _MARIADB if wrapper.mysql_is_mariadb else _MYSQL
+    return _POSTGRESQL if wrapper.vendor == "postgresql" else _SQLITE
+
 
 def open_session(
     database: str,
@@ -97,26 +163,7 @@ def open_session(
     wrapper.inc_thread_sharing()
     options = wrapper.settings_dict["OPTIONS"]
     if wrapper.vendor == "sqlite":
-        if wrapper.settings_dict["NAME"] == ":memory:":
-            raise ImproperlyConfigured(
-                f"DATABASES[{database!r}] is ':memory:', of which every connection has its own:"
-                " nobody would see the locks of others. Use a file, or for the threads of one"
-                " process 'file:locks?mode=memory&cache=shared'."
-            )
-        # Django runs statements of its own, and those of "init_command", on a new connection.
-        options["timeout"] = min(limit, options.get("timeout", limit))
-        try:
-            if gate.broken:
-                raise NoSession(
-                    "another thread was writing to SQLite when this process was forked; start it"
-                    " anew"
-                )
-            with gate.closed:
-                return _opened(SQLiteSession, wrapper, limit)
-        except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
-            with suppress(Exception):  # there may be none yet
-                wrapper.connection.close()
-            raise
+        return open_in_process(wrapper, limit, lambda: _opened(SQLiteSession, wrapper, limit))
     if wrapper.vendor == "mysql":
         _mysql_options(options, limit, timeout, blocking)
     else:
@@ -173,7 +220,7 @@ def current_settings(database: str) -> dict[str, Any]:
     return {**settings, "OPTIONS": {**settings["OPTIONS"]}}
 
 
-def _mysql_options(options: Options, limit: float, timeout: float, blocking: bool) -> None:
+def _mysql_options(options: dict[str, Any], limit: float, timeout: float, blocking: bool) -> None:
     options.update(charset="utf8mb4", isolation_level="read committed")
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
     options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FLAGS
@@ -185,7 +232,7 @@ def _mysql_options(options: Options, limit: float, timeout: float, blocking: boo
             options[option] = _at_most(options, option, timeout + 1)
 
 
-def _postgresql_options(options: Options, limit: float) -> None:
+def _postgresql_options(options: dict[str, Any], limit: float) -> None:
     for option in ("pool", "isolation_level", "server_side_binding"):
         options.pop(option, None)
     options["application_name"] = f"distlock {socket.gethostname()}:{os.getpid()}"
@@ -194,7 +241,7 @@ def _postgresql_options(options: Options, limit: float) -> None:
         options.setdefault(f"keepalives_{option}", seconds)
 
 
-def _at_most(options: Options, option: str, seconds: float) -> int:
+def _at_most(options: dict[str, Any], option: str, seconds: float) -> int:
     """Return the user's own seconds if they are less; drivers want them whole and above 0."""
     own = int(options.get(option) or 0)
     most = max(math.ceil(seconds), 1)
@@ -240,7 +287,7 @@ def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None)
         session.run(Statement("PRAGMA busy_timeout = 0"), limit)
     elif vendor == "mysql":
         session.pooled = bool(pooled)
-        if ("wsrep_on", "ON") in session.run(Statement(_MYSQL), limit).rows:
+        if ("wsrep_on", "ON") in session.run(Statement(_MYSQL_ONCE), limit).rows:
             session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
         ((database,),) = session.run(Statement("SELECT DATABASE()"), limit).rows
         session.schema = session.namespace = database or ""

@@ -29,7 +29,8 @@ from typing import Any, ClassVar
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
-from distlock.backends.database.drivers import RawConnection, TimedOut, raw_connection_for
+from distlock.backends.database.drivers import raw_connection_for
+from distlock.backends.database.raw_connection import RawConnection, TimedOut
 from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import (
     Result,

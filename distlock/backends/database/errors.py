@@ -189,15 +189,19 @@ def seems_locked(failed: StatementFailed) -> StatementFailed:
     return locked
 
 
-def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
-    """Return the error that callers of the backend get to see."""
+def unavailable(failed: StatementFailed, database: str, tables: str = "") -> LockUnavailable:
+    """Return the error that callers of the backend get to see.
+
+    ``tables`` is what the database needs, if it is not the table of the locks.
+    """
     cause = failed.__cause__
     # libpq's messages have several lines; callers print and log this one as it is.
     why = " ".join(str(cause).split())
     if isinstance(failed, NoTable):
         name = renamed_tables().get("database_lock")
+        tables = tables or f"table for locks{f' ({name})' if name else ''}"
         message = (
-            f"database {database!r} has no table for locks{f' ({name})' if name else ''}:"
+            f"database {database!r} has no {tables}:"
             f" run `manage.py migrate distlock --database={database}`"
         )
     elif isinstance(failed, RowLocked):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
@@ -12,23 +11,21 @@ from django.db import connections
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
-from distlock.backends.database.caller_transaction import CallerTransaction, in_own_transaction
 from distlock.backends.database.checks import database_checks, settings_checks
+from distlock.backends.database.connect import ADVISORY_LOCKS, engine_of, refusal
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import advisory_locks_for, engine_of, refusal
-from distlock.backends.database.maintenance import force_release, renew, sweep
+from distlock.backends.database.maintenance import force_release, make_table, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.schema import make_table
 from distlock.backends.database.sql import holder
-from distlock.backends.database.sqlite import PollQueue
+from distlock.backends.database.sqlite import poll_in_turn
+from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
+from distlock.backends.database.wait_manager import WaitManager
 from distlock.concurrency.clock import clock, left
-from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import gevent_patched
 from distlock.types.query import LockQuery, Page
@@ -88,14 +85,13 @@ class DatabaseBackend(BaseBackend):
         if why := refusal(engine):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
         vendor = engine.vendor
-        on_sqlite = vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
-        self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
-        #: SQLite: its processes are all on one machine, and queue there
-        self._poll_queue = PollQueue(self.database, self.attempt) if on_sqlite else None
-        self._runner = StatementRunner(self.pool, self._caller)
+        self._caller: CallerTransaction | None = None
+        if vendor == "sqlite":
+            self._caller = CallerTransaction(self.database, self._abandoned, self.cleanup.add)
+        self._runner = StatementRunner(self.pool, self._caller.connection if self._caller else None)
         self._transactions = Transactions(self._runner)
-        advisory_locks = advisory_locks_for(vendor)
+        advisory_locks = ADVISORY_LOCKS.get(vendor)
         self.waits: WaitManager | None = None
         # A greenlet that waits in a driver keeps all others from running.
         if advisory_locks and self.wait != "poll" and not gevent_patched():
@@ -110,7 +106,7 @@ class DatabaseBackend(BaseBackend):
             fair=self.waits is not None,
             atomic=True,
             extends=True,
-            late_requests=not on_sqlite,
+            late_requests=self._caller is None,
         )
 
     @property
@@ -127,16 +123,23 @@ class DatabaseBackend(BaseBackend):
 
         def take(connection: Connection) -> Lease | None:
             dialect, ask = connection.dialect, connection.ask
-            if self._caller and connection.of_caller:
-                return self._acquire_inside(self._caller, connection, claim)
+            caller = self._caller if connection.of_caller else None
+            if caller:
+                caller.refuse_if_begun_by_hand(connection, claim)
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
             # In a brief time a locked row cannot be told from a silent server.
-            if (dialect.one_writer or brief) and (rows := ask(dialect.held_by_another(claim)).rows):
+            elif (dialect.one_writer or brief) and (
+                rows := ask(dialect.held_by_another(claim)).rows
+            ):
                 claim.refused_by = dialect.row(rows[0]).holder
                 return None
             sent_at = clock()
             token = dialect.acquire(ask, claim)
-            return None if token is None else claim.granted(token, sent_at)
+            if token is None:
+                return None
+            if caller:
+                caller.note_acquired(connection.wrapper, claim.nonce)
+            return claim.granted(token, sent_at)
 
         while True:
             try:
@@ -158,25 +161,9 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.enqueue(). Waits in the engine's own queue where there is one."""
         if self.waits:
             return self.waits.enqueue(claim, deadline)
-        if self._poll_queue:
-            return self._poll_queue.enqueue(claim, deadline)
+        if self._caller:  # SQLite: its processes are all on one machine, and queue there
+            return poll_in_turn(self.database, claim, deadline, self.attempt)
         return super().enqueue(claim, deadline)
-
-    def _acquire_inside(
-        self, caller: CallerTransaction, connection: Connection, claim: Claim
-    ) -> Lease | None:
-        """Take the lock in the caller's own transaction."""
-        if not connection.wrapper.in_atomic_block:
-            raise NotSupported(
-                f"lock {claim.name!r}: on SQLite a lock cannot be taken in a transaction that was"
-                " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
-            )
-        sent_at = clock()
-        token = connection.dialect.acquire(connection.ask, claim)
-        if token is None:
-            return None
-        caller.note_acquired(connection.wrapper, claim.nonce)
-        return claim.granted(token, sent_at)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         """See BaseBackend.renew()."""
@@ -211,9 +198,7 @@ class DatabaseBackend(BaseBackend):
                 lost = lost or failed.maybe_applied
                 raise
             if self._caller:
-                self._caller.note_released(
-                    connection, claim.nonce, partial(self.cleanup.add, claim)
-                )
+                self._caller.note_released(connection, claim)
             # Before the lease ends nobody else can take the lock, so a lost answer was yes. (If
             # the hold was broken in this very moment, that goes unnoticed.)
             return freed or (lost and began < lease.deadline)
@@ -230,9 +215,7 @@ class DatabaseBackend(BaseBackend):
         def reserve(connection: Connection) -> bool:
             answer = connection.ask(connection.dialect.reserve(lease, seconds))
             if self._caller:
-                self._caller.note_released(
-                    connection, lease.nonce, partial(self.cleanup.add, lease.claim, again)
-                )
+                self._caller.note_released(connection, lease.claim, again)
             return answer.affected > 0
 
         try:
@@ -249,9 +232,7 @@ class DatabaseBackend(BaseBackend):
         def free(connection: Connection) -> None:
             connection.ask(connection.dialect.free(claim.name, nonce=claim.nonce))
             if self._caller:
-                self._caller.note_released(
-                    connection, claim.nonce, partial(self.cleanup.add, claim)
-                )
+                self._caller.note_released(connection, claim)
 
         self._runner.work(free, deadline, claim.nonce)
 
@@ -349,8 +330,7 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.close()."""
         if self.waits:
             self.waits.close()
-        if "store" in self.__dict__:
-            self.store.close()
+        self.store.close()
         self.pool.close()
 
     def checks(self) -> Iterable[CheckMessage]:
@@ -359,8 +339,6 @@ class DatabaseBackend(BaseBackend):
 
     def database_checks(self, databases: Collection[str]) -> Iterable[CheckMessage]:
         """See BaseBackend.database_checks()."""
-        return (
-            database_checks(self.alias, self.database, self.wait)
-            if self.database in databases
-            else ()
-        )
+        if self.database not in databases:
+            return ()
+        return database_checks(self.alias, self.database, self.wait)

@@ -1,34 +1,57 @@
-"""Renews many leases at once, sweeps rows that have ended, and breaks one hold by force."""
+"""Keeps the tables: makes them, renews leases and sessions, sweeps, and breaks a hold by force.
+
+On the first deploy several processes want the lock that decides which one migrates the database,
+and the table of that lock is made by a migration, too. So all of them run the migrations of this
+app, and of no other, at the same time. Most of them fail, because another one has just made the
+same table. Each looks again after an error, and is done when nothing is missing.
+
+That grants no lock twice: each engine makes a table of one name once, and this table together with
+its unique key, in one statement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from functools import partial
+from itertools import groupby, islice
 from operator import attrgetter
+from typing import Any, TypeVar
+
+from django.db import Error as DjangoDatabaseError
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
 
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.rows import owner_of
-from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import Dialect
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.record_sql import RecordSQL
+from distlock.backends.database.runner import RecordRunner, StatementRunner
+from distlock.backends.database.sql import SweptRows
+from distlock.backends.database.statements import BATCH, Statement, batches, owner_of
+from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
+from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease, SweepResult
 
-#: Rows in one statement.
-_BATCH = 400
+T = TypeVar("T")
+
+_APP = "distlock"
+#: Attempts to make the table, and the seconds between two of them. Errors that are due to others
+#: end when these are done; a missing privilege, for one, stays.
+_ATTEMPTS = 10
+_PAUSE = 0.25
 
 
 def renew(
     runner: StatementRunner, leases: Sequence[Lease], deadline: float | None
 ) -> Mapping[str, bool]:
-    """See BaseBackend.renew()."""
+    """See BaseBackend.renew(). Leases whose rows are locked are missing from the answer."""
     answer: dict[str, bool] = {}
     failure: errors.StatementFailed | None = None
     for batch in _by_duration(leases):
         try:
-            answer.update(_renew_around_locked(runner, batch, deadline))
+            answer.update(_around_locked(runner, partial(_renew_leases, batch), deadline))
         except errors.StatementFailed as failed:
             failure = failed
             if isinstance(failed, (errors.NoSession, errors.StatementTimeout, errors.FileLocked)):
@@ -38,66 +61,98 @@ def renew(
     return answer
 
 
+def _renew_leases(
+    leases: Sequence[Lease], connection: Connection, *, around_locked: bool = False
+) -> dict[str, bool]:
+    dialect, ask = connection.dialect, connection.ask
+    if around_locked and (statement := dialect.unlocked(leases)):
+        nonces = _unlocked(connection, statement, [lease.nonce for lease in leases])
+        leases = [lease for lease in leases if lease.nonce in nonces]
+    if not leases:
+        return {}
+    if ask(dialect.renew(leases)).affected == len(leases):
+        return {lease.nonce: True for lease in leases}
+    # What is held now was held a moment ago, so it has been renewed.
+    held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
+    return {lease.nonce: lease.nonce in held for lease in leases}
+
+
 def _by_duration(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
     """Yield leases of equal duration, as many as one statement can renew."""
     duration = attrgetter("duration")
     for _, group in groupby(sorted(leases, key=duration), key=duration):
-        equal = list(group)
-        for start in range(0, len(equal), _BATCH):
-            yield equal[start : start + _BATCH]
+        yield from batches(list(group))
 
 
-def _renew_around_locked(
-    runner: StatementRunner, leases: Sequence[Lease], deadline: float | None
-) -> dict[str, bool]:
-    """Renew leases although one of the rows is locked, or one session is silent.
+def renew_sessions(
+    runner: RecordRunner,
+    sql: RecordSQL,
+    sessions: Collection[str],
+    records: Collection[Address],
+    deadline: float | None,
+) -> Renewal:
+    """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
+    asked: set[str] = set()
+    there: set[tuple[str, str]] = set()
+    some_sessions, some_records = iter(sorted(sessions)), iter(sorted(records))
+    while True:
+        names, addresses = list(islice(some_sessions, BATCH)), list(islice(some_records, BATCH))
+        if not names and not addresses:
+            break
+        try:
+            renewed, rows = _around_locked(
+                runner, partial(_renew_sessions, sql, names, addresses), deadline
+            )
+        except errors.StatementFailed as failed:
+            raise runner.unavailable(failed) from failed.__cause__
+        asked.update(renewed)
+        there.update((one, other) for one, other in rows)
+    alive = frozenset(name for name in asked if (name, "") in there)
+    present = frozenset(address for address in records if address in there)
+    return Renewal(alive, frozenset(asked) - alive, present, frozenset(records) - present)
 
-    The first attempt gets half of the time that is left. If a locked row or a silent session holds
-    it up, another session renews the others in the second half. Leases whose rows are locked are
-    missing from the answer.
+
+def _renew_sessions(
+    sql: RecordSQL,
+    names: Sequence[str],
+    records: Sequence[Address],
+    connection: Connection,
+    *,
+    around_locked: bool = False,
+) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
+    """Return the sessions that were renewed, and the sessions and records that are there."""
+    if around_locked and names and (statement := sql.unlocked(names)):
+        names = _unlocked(connection, statement, names)
+    if not names and not records:
+        return (), ()
+    return names, sql.renew_all(connection, names, records)
+
+
+def _around_locked(runner: StatementRunner, renew: Callable[..., T], deadline: float | None) -> T:
+    """Call ``renew(connection)``, although a row is locked, or one session is silent.
+
+    It gets half of the time that is left. If a locked row or a silent session holds it up, another
+    session has the second half, and leaves out the rows that are locked: ``around_locked=True``.
+    Raises a StatementFailed.
     """
     # Without a deadline, both halves together last as long as the database gets for an answer.
-    rest = runner.pool.timeout if deadline is None else left(deadline, 2 * runner.pool.timeout)
-    try:
-        return _renew(runner, leases, clock() + rest / 2)
-    except (errors.RowLocked, errors.StatementTimeout):
-        until = clock() + rest / 2
-    unlocked = _unlocked(runner, leases, until)
-    return _renew(runner, unlocked, until) if unlocked else {}
-
-
-def _unlocked(
-    runner: StatementRunner, leases: Sequence[Lease], deadline: float | None
-) -> Sequence[Lease]:
-    """Return those leases whose rows nobody keeps locked; all if the engine cannot tell."""
-
-    def ask_for(connection: Connection) -> Sequence[Lease]:
-        if (statement := connection.dialect.unlocked(leases)) is None:
-            return leases
-        found = {nonce for (nonce,) in connection.ask(statement).rows}
-        return [lease for lease in leases if lease.nonce in found]
-
-    try:
-        return runner.attempt(ask_for, deadline, at_once=True)
-    except errors.StatementFailed as failed:
-        if type(failed) is errors.StatementFailed:  # MariaDB 10.5 does not know SKIP LOCKED
-            return leases
-        raise
-
-
-def _renew(
-    runner: StatementRunner, leases: Sequence[Lease], deadline: float | None
-) -> dict[str, bool]:
-    def renew(connection: Connection) -> dict[str, bool]:
-        if connection.ask(connection.dialect.renew(leases)).affected == len(leases):
-            return {lease.nonce: True for lease in leases}
-        # What is held now was held a moment ago, so it has been renewed.
-        held = {nonce for (nonce,) in connection.ask(connection.dialect.held(leases)).rows}
-        return {lease.nonce: lease.nonce in held for lease in leases}
-
+    timeout = runner.pool.timeout
+    half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
     # at_once: threads may have all sessions in use, waiting for rows that somebody keeps locked.
     # That must not cost a held lock its lease.
-    return runner.attempt(renew, deadline, at_once=True)
+    with suppress(errors.RowLocked, errors.StatementTimeout, errors.FileLocked):
+        return runner.attempt(renew, clock() + half, at_once=True)
+    return runner.attempt(partial(renew, around_locked=True), clock() + half, at_once=True)
+
+
+def _unlocked(connection: Connection, ask: Statement, names: Sequence[str]) -> Sequence[str]:
+    """Return those of the names whose rows nobody keeps locked; all if the engine cannot tell."""
+    try:
+        return [name for (name,) in connection.ask(ask).rows]
+    except errors.StatementFailed as failed:
+        if type(failed) is errors.StatementFailed:  # MariaDB 10.5 does not know SKIP LOCKED
+            return names
+        raise
 
 
 def sweep(runner: StatementRunner, keep: float) -> SweepResult:
@@ -107,35 +162,26 @@ def sweep(runner: StatementRunner, keep: float) -> SweepResult:
     So a lock that was taken in between is left alone.
     """
     try:
-        expired = _clear(
-            runner,
-            lambda dialect, after: dialect.expired(after, _BATCH),
-            lambda dialect, ids: dialect.free_expired(ids),
-        )
-        ((now,),) = runner.work(lambda db: db.ask(db.dialect.server_time()).rows, None)
-        newest = int(now) - int(keep * 1_000_000)
-        removed = _clear(
-            runner,
-            lambda dialect, after: dialect.unused(after, _BATCH, keep, newest),
-            lambda dialect, ids: dialect.remove_unused(ids, keep, newest),
-        )
+        expired = clear(runner, lambda db: db.dialect.expired(), None)
+        removed = clear(runner, lambda db: db.dialect.unused(keep), None)
     except errors.StatementFailed as failed:
         raise runner.unavailable(failed) from failed.__cause__
     return SweepResult(expired, removed)
 
 
-def _clear(
-    runner: StatementRunner,
-    find: Callable[[Dialect, int], Statement],
-    clear: Callable[[Dialect, Sequence[int]], Statement],
+def clear(
+    runner: StatementRunner, rows_of: Callable[[Connection], SweptRows], deadline: float | None
 ) -> int:
-    """Clear the rows that ``find`` finds after an id; rows that someone keeps locked are left."""
+    """Clear the rows of a sweep; those that someone keeps locked are left.
+
+    Raises a StatementFailed.
+    """
 
     def clear_some(ids: Sequence[int]) -> int:
-        return runner.attempt(lambda db: db.ask(clear(db.dialect, ids)).affected, None)
+        return runner.attempt(lambda db: db.ask(rows_of(db).clear(ids)).affected, deadline)
 
     count = after = 0
-    while rows := runner.work(lambda db: db.ask(find(db.dialect, after)).rows, None):  # noqa: B023 - called at once
+    while rows := runner.attempt(lambda db: db.ask(rows_of(db).find(after)).rows, deadline):  # noqa: B023 - called at once
         ids = [row_id for (row_id,) in rows]
         try:
             count += clear_some(ids)
@@ -168,3 +214,49 @@ def force_release(
         return bool(ask(dialect.free(name, "broken", token=token, nonce=row.nonce)).affected)
 
     return broken if runner.work(free, deadline) else None
+
+
+def make_table(database: str, deadline: float | None) -> bool:
+    """Migrate this app, and nothing else, if that has not been done; True if it is done now.
+
+    Several processes may do so at once. False inside a transaction. Raises LockUnavailable if it
+    cannot be done, or not until ``deadline`` of clock().
+    """
+    connection: Any = connections[database]
+    if connection.in_atomic_block:
+        return False
+    was_open = connection.connection is not None
+    try:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                _migrate(connection)
+                break
+            except (connection.Database.Error, DjangoDatabaseError) as error:
+                late = deadline is not None and clock() >= deadline
+                if attempt == _ATTEMPTS or late:
+                    why = " ".join(str(error).split())
+                    raise LockUnavailable(
+                        f"the table of the locks could not be made in the database {database!r}:"
+                        f" {why}"
+                    ) from error
+            time.sleep(left(deadline, _PAUSE))
+    finally:
+        if not was_open:
+            connection.close()
+    return True
+
+
+def _migrate(connection: Any) -> None:
+    connection.ensure_connection()
+    mode = getattr(connection, "transaction_mode", None)
+    if connection.vendor == "sqlite":
+        # Wait for other writers at BEGIN. A transaction that has read before it writes fails at
+        # once if others write, and Django's schema editor then never leaves that transaction.
+        connection.transaction_mode = "IMMEDIATE"
+    try:
+        executor = MigrationExecutor(connection)
+        targets = executor.loader.graph.leaf_nodes(_APP)
+        if executor.migration_plan(targets):
+            executor.migrate(targets)
+    finally:
+        connection.transaction_mode = mode

@@ -1,60 +1,36 @@
-"""MySQL and MariaDB: their words for statements about locks, and their own, native locks."""
+"""MySQL and MariaDB: their words for statements about locks and records, and their native locks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, row_columns, update
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest
+from distlock.backends.database.connection import Connection
+from distlock.backends.database.errors import StatementFailed
+from distlock.backends.database.record_sql import (
+    DIRECTORIES,
+    RECORDS,
+    SESSIONS,
+    ApplyResult,
+    Edit,
+    RecordSQL,
+)
+from distlock.backends.database.sql import (
+    TABLE,
+    Dialect,
+    in_list,
+    insert,
+    named_values,
+    row_columns,
+    update,
+)
+from distlock.backends.database.statements import Result, Statement
+from distlock.backends.store import Address
 from distlock.types.lease import Lease
 
-_NOW = "UTC_TIMESTAMP(6)"
-_LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
-_MICROSECONDS = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
-
-# Assignments are made from left to right, and later ones see what earlier ones have assigned. The
-# assignment to nonce decides, and the others test nonce. owner and expires_at come last, because
-# the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
-# Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see _VERDICT.
 _MINE = "nonce = VALUES(nonce)"
-_ACQUIRE = f"""
-INSERT INTO {TABLE}
-    (`lock`, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
-     expires_at)
-VALUES
-    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     %(lease)s, %(renews)s,
-     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
-ON DUPLICATE KEY UPDATE
-    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {_NOW}) AND {{condition}},
-               VALUES(nonce), nonce),
-    token = IF({_MINE}, GREATEST(token + 1, {_MICROSECONDS}), token),
-    description = IF({_MINE}, VALUES(description), description),
-    host = IF({_MINE}, VALUES(host), host),
-    process = IF({_MINE}, VALUES(process), process),
-    thread = IF({_MINE}, VALUES(thread), thread),
-    lease = IF({_MINE}, VALUES(lease), lease),
-    renews = IF({_MINE}, VALUES(renews), renews),
-    acquired_at = IF({_MINE}, {_NOW}, acquired_at),
-    owner = IF({_MINE}, VALUES(owner), owner),
-    expires_at = IF({_MINE}, {_LATER.format("%(duration)s")}, expires_at)
-"""
-
-
-# Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that is one
-# or none, because the token of a row that it matched always changes. Its token is what
-# LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to be read.
-# https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
-# Where Galera runs it again after it lost against another node, there is one OK packet, of the last
-# time.
-_ACQUIRE_EXISTING = update(
-    _NOW, _LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {_MICROSECONDS}))", lock="`lock`"
-)
-
-_VERDICT = f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {row_columns('`lock`', _NOW)}"
 
 
 class MySQL(Dialect):
@@ -67,12 +43,43 @@ class MySQL(Dialect):
 
     LOCK: ClassVar[str] = "`lock`"
     HELD: ClassVar[str] = ""
-    NOW: ClassVar[str] = _NOW
-    LATER: ClassVar[str] = _LATER
-    MICROSECONDS: ClassVar[str] = _MICROSECONDS
-    EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
-    ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
-    ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
+    NOW: ClassVar[str] = "UTC_TIMESTAMP(6)"
+    LATER: ClassVar[str] = f"{NOW} + INTERVAL {{0}} MICROSECOND"
+    EARLIER: ClassVar[str] = f"{NOW} - INTERVAL {{0}} MICROSECOND"
+    MICROSECONDS: ClassVar[str] = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})"
+    # Assignments are made from left to right, and later ones see what earlier ones have assigned.
+    # The assignment to nonce decides, and the others test nonce. owner and expires_at come last,
+    # because the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
+    # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see
+    # _VERDICT.
+    _UPSERT: ClassVar[str] = f"""{insert(NOW, LATER, MICROSECONDS, lock="`lock`")}\
+ON DUPLICATE KEY UPDATE
+    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {NOW}) AND {{condition}},
+               VALUES(nonce), nonce),
+    token = IF({_MINE}, GREATEST(token + 1, {MICROSECONDS}), token),
+    description = IF({_MINE}, VALUES(description), description),
+    host = IF({_MINE}, VALUES(host), host),
+    process = IF({_MINE}, VALUES(process), process),
+    thread = IF({_MINE}, VALUES(thread), thread),
+    lease = IF({_MINE}, VALUES(lease), lease),
+    renews = IF({_MINE}, VALUES(renews), renews),
+    acquired_at = IF({_MINE}, {NOW}, acquired_at),
+    owner = IF({_MINE}, VALUES(owner), owner),
+    expires_at = IF({_MINE}, {LATER.format("%(duration)s")}, expires_at)
+"""
+    _VERDICT: ClassVar[str] = (
+        f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {row_columns('`lock`', NOW)}"
+    )
+    ACQUIRE: ClassVar[str] = f"{_UPSERT}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
+    # Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that is
+    # one or none, because the token of a row that it matched always changes. Its token is what
+    # LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to be read.
+    # https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
+    # Where Galera runs it again after it lost against another node, there is one OK packet, of the
+    # last time.
+    ACQUIRE_EXISTING: ClassVar[str] = update(
+        NOW, LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {MICROSECONDS}))", lock="`lock`"
+    )
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
@@ -88,7 +95,7 @@ class MariaDB(MySQL):
     # MySQL takes nothing but user variables as parameters.
     # https://mariadb.com/kb/en/execute-statement/
     prepares: ClassVar[bool] = True
-    ACQUIRE: ClassVar[str] = f"{_ACQUIRE} RETURNING {_VERDICT}"
+    ACQUIRE: ClassVar[str] = f"{MySQL._UPSERT} RETURNING {MySQL._VERDICT}"
 
 
 #: Seconds between two looks at those who wait: longer than one of them needs for a statement.
@@ -156,7 +163,7 @@ class MySQLLocks(AdvisoryLocks):
             tuple(idents),
         )
 
-    def comments(self, mark: str, first: str) -> Statement:
+    def comments(self) -> Statement:
         # Without the privilege PROCESS a user is shown its own sessions. MariaDB reads the comment.
         look = (
             "SELECT id, info, /*M! time_ms / 1000 + 0 * */ time AS age"
@@ -169,5 +176,122 @@ class MySQLLocks(AdvisoryLocks):
             f"SELECT MAX(info), MAX(age) AS oldest FROM ({look}"
             f" UNION ALL SELECT 0, NULL, SLEEP({_SECOND_LOOK_AFTER}) UNION ALL {look}) seen"
             " GROUP BY id HAVING MAX(info) <> '' ORDER BY oldest DESC, id",
-            {"mark": mark, "length": len(mark)},
+            {"mark": MARK, "length": len(MARK)},
         )
+
+
+# Seconds after which MariaDB and MySQL end a session that is idle. It is set while a transaction is
+# open: if a statement fails in the middle of a packet, the transaction would stay open, with its
+# locks, for as long as its client is stopped.
+_IDLE_IN_TRANSACTION = 2
+
+# Whether a statement of apply() may write. When another node of a Galera cluster wins,
+# MariaDB rolls the transaction back between two statements of the packet, carries out the next one
+# by itself, and only then reports the deadlock. Only MariaDB reads the comment.
+_MAY_WRITE = "@distlock_new IS NOT NULL /*M! AND @@in_transaction = 1 */"
+
+
+class MySQLRecords(RecordSQL):
+    """MariaDB and MySQL. What one statement finds out is passed to the next in user variables.
+
+    If Galera finds that another node has changed the same rows, the COMMIT fails. What is decided
+    on is therefore always changed, too: FOR UPDATE is known to one node only.
+    """
+
+    PRIMARY: ClassVar[str] = "DO 0; "
+    now: ClassVar[str] = MySQL.MICROSECONDS
+    ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
+
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
+        """See RecordSQL.apply()."""
+        statements = [self._create] if create else []
+        statements += [
+            "SELECT MAX(id), MAX(revision) INTO @distlock_id, @distlock_old"
+            f" FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE",
+            "SET @distlock_held = @distlock_id IS NOT NULL AND "
+            + self._conditions(edit, "@distlock_id", "@distlock_old"),
+            *self._alive(edit),
+            f"SET @distlock_new = IF(@distlock_held AND @distlock_alive = {len(edit.sessions)},"
+            f" GREATEST(@distlock_old + 1, {self.now}), NULL)",
+            f"UPDATE {DIRECTORIES} SET revision = @distlock_new WHERE {_MAY_WRITE}"
+            " AND id = @distlock_id",
+            *self._changes(edit),
+        ]
+        stale = self._stale.format("@distlock_id")
+        verdict = (
+            "SELECT @distlock_new, @distlock_id IS NOT NULL, @distlock_held,"
+            f" IF(@distlock_new IS NULL, {stale}, 0)"
+        )
+        sql = f"{_in_transaction(statements)}; {verdict}"
+        revision, found, held, stale = _ask(connection, Statement(sql, edit.params())).rows[-1]
+        new = None if revision is None else int(revision)
+        return ApplyResult(new, bool(found), bool(held), bool(stale))
+
+    def _alive(self, edit: Edit) -> list[str]:
+        if not edit.sessions:
+            return ["SET @distlock_alive = 0"]
+        return [
+            # By the microsecond it is another row afterwards, see guard() of the locks.
+            f"UPDATE {SESSIONS} SET expires_at = expires_at + 1 WHERE @distlock_held"
+            f" AND {in_list('id', 'session', edit.sessions)} AND expires_at > {self.now}",
+            "SET @distlock_alive = ROW_COUNT()",
+        ]
+
+    def _changes(self, edit: Edit) -> list[str]:
+        statements = []
+        if edit.deleted:
+            statements.append(
+                f"DELETE FROM {RECORDS} WHERE {_MAY_WRITE}"
+                f" AND directory = @distlock_id AND {in_list('name', 'deleted', edit.deleted)}"
+            )
+        if edit.puts:
+            values = " UNION ALL ".join(
+                f"SELECT %(key{n})s AS name, %(value{n})s AS value, %(bound{n})s AS session"
+                for n in range(len(edit.puts))
+            )
+            statements.append(
+                f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
+                " SELECT @distlock_id, p.name, p.value, @distlock_new, @distlock_new, p.session"
+                f" FROM ({values}) p WHERE {_MAY_WRITE} ON DUPLICATE KEY UPDATE"
+                " value = VALUES(value), revision = VALUES(revision), session = VALUES(session)"
+            )
+        return statements
+
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
+        """See RecordSQL.end()."""
+        sql = _in_transaction(self._ending(sessions, expired=expired))
+        _ask(connection, Statement(sql, named_values("session", sessions)))
+        return []
+
+    def _touch(self, directories: str) -> str:
+        # Joined: for IN with a subquery the server would lock one row after the other to look.
+        return (
+            f"UPDATE {DIRECTORIES} d JOIN ({directories}) touched ON touched.directory = d.id"
+            f" SET d.revision = {self.next}"
+        )
+
+
+def _ask(connection: Connection, statement: Statement) -> Result:
+    """Send a packet with a transaction, which is left open if one of its statements fails.
+
+    The pool then closes the session, and with that the server rolls back.
+    """
+    try:
+        return connection.ask(statement)
+    except StatementFailed:
+        connection.usable = False
+        raise
+
+
+def _in_transaction(statements: Sequence[str]) -> str:
+    return "; ".join(
+        [
+            f"SET @distlock_wait = @@wait_timeout, wait_timeout = {_IDLE_IN_TRANSACTION}",
+            "START TRANSACTION",
+            *statements,
+            "COMMIT",
+            "SET wait_timeout = @distlock_wait",
+        ]
+    )

@@ -16,9 +16,8 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.connect import TARGET, current_settings, open_session
+from distlock.backends.database.connect import TARGET, current_settings, dialect_for, open_session
 from distlock.backends.database.connection import SHORTEST_LIMIT, Session
-from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.statements import Result, Statement, with_tables_renamed
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left

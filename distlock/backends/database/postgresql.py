@@ -1,46 +1,62 @@
-"""PostgreSQL: its words for statements about locks, and its own, native locks."""
+"""PostgreSQL: its words for statements about locks and records, and its own, native locks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
-from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, row_columns, update, upsert
+from distlock.backends.database.advisory_locks import FIRST, MARK, AdvisoryLocks, digest
+from distlock.backends.database.connection import Connection
+from distlock.backends.database.record_sql import (
+    DIRECTORIES,
+    RECORDS,
+    SESSIONS,
+    ApplyResult,
+    Edit,
+    RecordSQL,
+)
+from distlock.backends.database.sql import (
+    TABLE,
+    Dialect,
+    in_list,
+    named_values,
+    row_columns,
+    update,
+    upsert,
+)
 from distlock.backends.database.statements import Statement
-
-# Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
-_NOW = "clock_timestamp()"
-_LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
-_READ = "{0} AT TIME ZONE 'UTC'"
-_MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
+from distlock.backends.store import Address
 
 
 class PostgreSQL(Dialect):
     """PostgreSQL. Drivers return timestamptz differently, so times are read as UTC."""
 
+    # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
+    NOW: ClassVar[str] = "clock_timestamp()"
+    LATER: ClassVar[str] = f"{NOW} + {{0}} * interval '1 microsecond'"
+    EARLIER: ClassVar[str] = f"{NOW} - {{0}} * interval '1 microsecond'"
+    READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
+    MICROSECONDS: ClassVar[str] = f"(extract(epoch FROM {NOW}) * 1000000)::bigint"
     # One row in any case: what was taken, and the row as it was before.
     ACQUIRE: ClassVar[str] = (
-        f"WITH taken AS ({upsert(_NOW, _LATER, _MICROSECONDS, greatest='GREATEST')})"
+        f"WITH taken AS ({upsert(NOW, LATER, MICROSECONDS, greatest='GREATEST')})"
         " SELECT taken.nonce, taken.token, before.* FROM (SELECT 1) one"
-        f" LEFT JOIN taken ON true LEFT JOIN (SELECT {row_columns('lock', _NOW, _READ)}"
+        f" LEFT JOIN taken ON true LEFT JOIN (SELECT {row_columns('lock', NOW, READ)}"
         f" FROM {TABLE} WHERE lock = %(lock)s) before ON true"
     )
     # Its conditions are computed once more if another session has just changed the row:
     # https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
     ACQUIRE_EXISTING: ClassVar[str] = (
-        update(_NOW, _LATER, f"GREATEST(token + 1, {_MICROSECONDS})", table=f"{TABLE} AS held")
+        update(NOW, LATER, f"GREATEST(token + 1, {MICROSECONDS})", table=f"{TABLE} AS held")
         + "RETURNING token"
     )
-    READ: ClassVar[str] = _READ
     prepares: ClassVar[bool] = True
     POSITION: ClassVar[str] = "strpos"
-    NOW: ClassVar[str] = _NOW
-    LATER: ClassVar[str] = _LATER
-    MICROSECONDS: ClassVar[str] = _MICROSECONDS
-    EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
 
     def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
         # The commit need not be waited for: should it be lost in a crash, the lease still ends.
@@ -181,7 +197,7 @@ class PostgreSQLLocks(AdvisoryLocks):
             (list(idents),),
         )
 
-    def comments(self, mark: str, first: str) -> Statement:
+    def comments(self) -> Statement:
         # What is idle shows its last statement. One that had waited and got in is idle, too.
         return Statement(
             "SELECT CASE WHEN starts_with(query, %(mark)s) THEN query ELSE '' END,"
@@ -191,7 +207,7 @@ class PostgreSQLLocks(AdvisoryLocks):
             " WHEN granted THEN starts_with(query, %(first)s)"
             " ELSE starts_with(query, %(mark)s) OR query = '<insufficient privilege>' END"
             " GROUP BY pid, query, query_start ORDER BY query_start",
-            {"mark": mark, "first": first},
+            {"mark": MARK, "first": FIRST},
         )
 
 
@@ -199,3 +215,148 @@ def _half(key: str) -> int:
     """Return the lower half of a key, as 32 bits with a sign."""
     half = int(key) % 2**32
     return half - 2**32 if half >= 2**31 else half
+
+
+#: Bytes of a text that NOTIFY takes, at the most.
+_LONGEST_TEXT = 7999
+
+
+def channel_of(directory: str, key: str | None = None) -> str:
+    """Return the channel on which changes of a directory, or of one record, are told."""
+    name = directory if key is None else f"{directory}\0{key}"
+    return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
+
+
+@functools.cache
+def key_of(channel: str) -> int:
+    """Return the advisory lock that says that somebody listens. Never change this."""
+    digest = hashlib.sha256(f"distlock records\0{channel}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class ChangeNotice(NamedTuple):
+    """What is told of a change; None for what is not known."""
+
+    directory: str
+    revision: int | None = None
+    keys: Collection[str] | None = None
+
+    def text(self) -> str:
+        """Return it as one text of the length that NOTIFY takes."""
+        keys = None if self.keys is None else sorted(self.keys)
+        text = json.dumps([self.directory, self.revision, keys], ensure_ascii=False)
+        if len(text.encode()) > _LONGEST_TEXT:
+            return ChangeNotice(self.directory, self.revision).text()
+        return text
+
+    @classmethod
+    def read(cls, text: str) -> ChangeNotice:
+        return cls(*json.loads(text))
+
+
+class PostgreSQLRecords(RecordSQL):
+    """PostgreSQL: a packet is one transaction, and each of its statements sees what is committed.
+
+    So the first statement waits for the row of the directory, and the next one decides.
+    """
+
+    PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
+    now: ClassVar[str] = PostgreSQL.MICROSECONDS
+    BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
+
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
+        """See RecordSQL.apply()."""
+        lock = f"SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE"
+        parts = [
+            f"directory AS (SELECT id, revision FROM {DIRECTORIES} WHERE name = %(directory)s)",
+            "held AS (SELECT * FROM directory WHERE "
+            + self._conditions(edit, "directory.id", "directory.revision")
+            + ")",
+            f"changed AS (UPDATE {DIRECTORIES} d SET revision"
+            f" = GREATEST(d.revision + 1, {self.now}) FROM held WHERE d.id = held.id"
+            f"{self._alive(edit)} RETURNING d.id, d.revision)",
+            *self._changes(edit),
+        ]
+        verdict = (
+            "SELECT (SELECT revision FROM changed), EXISTS (SELECT 1 FROM directory),"
+            " EXISTS (SELECT 1 FROM held), CASE WHEN EXISTS (SELECT 1 FROM changed) THEN FALSE"
+            f" ELSE {self._stale.format('(SELECT id FROM directory)')} END,"
+            f" CASE WHEN EXISTS (SELECT 1 FROM changed) THEN ({self._heard(edit)}) END"
+        )
+        statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
+        if create:
+            statements.insert(0, self._create)
+        params = {**edit.params(), **_channels(edit)}
+        text = self.BY_INDEX + "; ".join(statements)
+        answer = connection.ask(Statement(text, params, prepare=not create))
+        revision, found, held, stale, heard = answer.rows[-1]
+        return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
+
+    def _heard(self, edit: Edit) -> str:
+        """Ask for the channels on which somebody listens.
+
+        The locks are kept until the commit: who begins to listen before that waits for it, and
+        then sees the change.
+        """
+        values = ", ".join(
+            f"(%(channel{n})s, %(listens{n})s::bigint)" for n in range(len(edit.keys) + 1)
+        )
+        return (
+            f"SELECT string_agg(DISTINCT channel, ',') FROM (VALUES {values}) c (channel, key)"
+            " WHERE NOT pg_try_advisory_xact_lock(key)"
+        )
+
+    def _alive(self, edit: Edit) -> str:
+        if not edit.sessions:
+            return ""
+        # The lock keeps others from deleting the row, and lets its renewals pass.
+        return (
+            f" AND {len(edit.sessions)} = (SELECT COUNT(*) FROM (SELECT id FROM {SESSIONS}"
+            f" WHERE {in_list('id', 'session', edit.sessions)} AND expires_at > {self.now}"
+            " FOR KEY SHARE) alive)"
+        )
+
+    def _changes(self, edit: Edit) -> list[str]:
+        parts = []
+        if edit.deleted:
+            parts.append(
+                f"deleted AS (DELETE FROM {RECORDS} r USING changed WHERE r.directory = changed.id"
+                f" AND {in_list('r.name', 'deleted', edit.deleted)})"
+            )
+        if edit.puts:
+            values = ", ".join(
+                f"(%(key{n})s, %(value{n})s, %(bound{n})s::varchar)" for n in range(len(edit.puts))
+            )
+            parts.append(
+                f"put AS (INSERT INTO {RECORDS} AS r"
+                " (directory, name, value, created, revision, session)"
+                " SELECT changed.id, p.name, p.value, changed.revision, changed.revision, p.session"
+                f" FROM changed, (VALUES {values}) p (name, value, session)"
+                " ON CONFLICT (directory, name) DO UPDATE SET value = EXCLUDED.value,"
+                " revision = EXCLUDED.revision, session = EXCLUDED.session)"
+            )
+        return parts
+
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
+        """See RecordSQL.end()."""
+        delete, touch, clear = self._ending(sessions, expired=expired)
+        clear = clear.replace(" WHERE ", f" USING {DIRECTORIES} d WHERE d.id = directory AND ", 1)
+        sql = f"{delete}; {touch}; {clear} RETURNING d.name, {RECORDS}.name"
+        rows = connection.ask(Statement(sql, named_values("session", sessions))).rows
+        return [(directory, key) for directory, key in rows]
+
+    def notify(self, notices: Collection[tuple[str, str]]) -> Statement | None:
+        """See RecordSQL.notify()."""
+        calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
+        return Statement(f"SELECT {calls}", tuple(chain.from_iterable(notices)))
+
+
+def _channels(edit: Edit) -> dict[str, Any]:
+    """Return the channels on which a change is told, and the locks of those who listen there."""
+    params: dict[str, Any] = {}
+    for number, key in enumerate([None, *edit.keys]):
+        params[f"channel{number}"] = channel = channel_of(edit.directory, key)
+        params[f"listens{number}"] = key_of(channel)
+    return params

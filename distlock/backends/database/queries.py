@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.queue.wait_manager import WaitManager
-from distlock.backends.database.rows import COLUMNS, Row, info_of
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values
+from distlock.backends.database.statements import COLUMNS, Row, Statement, info_of
+from distlock.backends.database.wait_manager import WaitManager
 from distlock.types.lease import LockInfo, Waiting
 from distlock.types.owners import NAMED, RESERVED
 from distlock.types.query import (
@@ -63,8 +62,22 @@ class Queries:
     def list(self, prefix: str, deadline: float | None) -> Iterator[LockInfo]:
         """See BaseBackend.list(); rows are read in batches, as they are asked for."""
         waiting = self._waiting()
-        for row in _rows_in_use(self._runner, prefix, deadline):
-            yield self._with_waiters(info_of(row, self._using), waiting)
+        query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
+        while True:
+
+            def read(db: Connection, query: LockQuery = query) -> list[Row]:
+                page, _ = _page_sql(db.dialect, query)
+                return db.dialect.rows(db.ask(page))
+
+            rows = self._runner.work(read, deadline)
+            for row in rows:
+                if row.lock.startswith(prefix):
+                    yield self._with_waiters(info_of(row, self._using), waiting)
+                elif row.lock > prefix:
+                    return  # names are sorted by code point: all that begin with it stand together
+            if len(rows) <= query.size:
+                return
+            query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
 
     def page(self, query: LockQuery, deadline: float | None) -> Page:
         """See BaseBackend.page().
@@ -112,7 +125,12 @@ class Queries:
         if self._waits is None or not found:
             return []
         label = self._waits.label
-        names = self._runner.work(lambda db: db.ask(_names_sql(db.dialect)).rows, deadline)
+
+        def ask_for_names(db: Connection) -> Sequence[tuple[str]]:
+            text = f"SELECT {db.dialect.LOCK} FROM {TABLE} WHERE owner <> ''"
+            return db.ask(Statement(text)).rows
+
+        names = self._runner.work(ask_for_names, deadline)
         return [name for (name,) in names if label(name) in found][:_MOST_AWAITED]
 
     def _with_waiters(self, info: LockInfo, waiting: Waiters) -> LockInfo:
@@ -121,36 +139,10 @@ class Queries:
         return replace(info, waiters=waiting.get(self._waits.label(info.name), ()))
 
 
-def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -> Iterator[Row]:
-    """Yield the rows in use whose names begin with ``prefix``, by name, read in batches."""
-    query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
-    while True:
-
-        def read(db: Connection, query: LockQuery = query) -> list[Row]:
-            page, _ = _page_sql(db.dialect, query)
-            return db.dialect.rows(db.ask(page))
-
-        rows = runner.work(read, deadline)
-        for row in rows:
-            if row.lock.startswith(prefix):
-                yield row
-            elif row.lock > prefix:
-                return  # names are sorted by code point: all that begin with it stand together
-        if len(rows) <= query.size:
-            return
-        query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
-
-
-def _names_sql(dialect: Dialect) -> Statement:
-    """Return what asks for the names of all locks that have not been freed."""
-    return Statement(f"SELECT {dialect.LOCK} FROM {TABLE} WHERE owner <> ''")
-
-
 def _search_sql(
     dialect: Dialect, search: str, awaited: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the condition of query.matches_search(), or that the name is one of ``awaited``."""
-    named = {f"awaited_{number}": name for number, name in enumerate(awaited)}
     position = dialect.POSITION + "(LOWER({}), LOWER(%(search)s))"
     ways = [
         f"{position.format(dialect.LOCK)} > 0",
@@ -159,12 +151,24 @@ def _search_sql(
         "LOWER(thread) = LOWER(%(search)s)",
         f"(owner LIKE '{NAMED}%%' AND {position.format('owner')} > 0)",
     ]
-    ways += [f"{dialect.LOCK} = %({name})s" for name in named]
-    params: dict[str, Any] = {"search": search, **named}
+    if awaited:
+        ways.append(in_list(dialect.LOCK, "awaited", awaited))
+    params: dict[str, Any] = {"search": search, **named_values("awaited", awaited)}
     if search.isascii() and search.isdecimal() and int(search) < 2**63:
         ways.append("token = %(token)s")
         params["token"] = int(search)
     return f"({' OR '.join(ways)})", params
+
+
+def _order_sql(lock: str, query: LockQuery) -> tuple[str, str]:
+    """Return the condition that a row comes after the cursor, and the order."""
+    beyond, down = ("<", " DESC") if query.backwards else (">", "")
+    condition = f"{lock} {beyond}{'=' if query.inclusive else ''} %(name)s"
+    order = f"{lock}{down}"
+    if query.order is Order.AGE:
+        condition = f"(acquired_at {beyond} %(since)s OR (acquired_at = %(since)s AND {condition}))"
+        order = f"acquired_at{down}, {order}"
+    return ("1 = 1" if query.start is None else condition), order
 
 
 def _page_sql(
@@ -175,7 +179,6 @@ def _page_sql(
     The first asks for the rows from the cursor on, and for one more. The second asks, by host, how
     many locks there are, how many of them have expired, end soon, and match the query.
     """
-    lock = dialect.LOCK
     expired = f"(expires_at <= {dialect.NOW})"
     reserved = f"owner LIKE '{RESERVED}%%'"
     in_use = f"owner <> '' AND NOT ({reserved} AND {expired})"  # see info_of()
@@ -212,16 +215,7 @@ def _page_sql(
         "name": start.name,
         "since": dialect.to_db(start.since),
     }
-    beyond = "<" if query.backwards else ">"
-    from_start = f"{lock} {beyond}{'=' if query.inclusive else ''} %(name)s"
-    if query.start is None:
-        from_start = "1 = 1"
-    elif query.order is Order.AGE:
-        from_start = (
-            f"(acquired_at {beyond} %(since)s OR (acquired_at = %(since)s AND {from_start}))"
-        )
-    columns = ["acquired_at", lock] if query.order is Order.AGE else [lock]
-    order = ", ".join(f"{column}{' DESC' if query.backwards else ''}" for column in columns)
+    from_start, order = _order_sql(dialect.LOCK, query)
     page = (
         f"{dialect.select} WHERE {in_use} AND {wanted} AND {from_start}"
         f" ORDER BY {order} LIMIT {query.size + 1}"

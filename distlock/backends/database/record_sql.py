@@ -1,6 +1,8 @@
 """The statements about records, in SQL with an engine's own words filled in.
 
-One class per engine fills the words in: see record_engines.py.
+One class per engine fills the words in: see mariadb.py, postgresql.py and sqlite.py. There
+``apply()`` is one packet that the server carries out without us, so that a client that is stopped
+in the middle keeps no row locked. SQLite has no server; there it is a transaction of this process.
 """
 
 from __future__ import annotations
@@ -8,14 +10,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import dialect_of
-from distlock.backends.database.record_listener import ChangeNotice
-from distlock.backends.database.sql import LONGEST, in_list, named_values
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import LONGEST, SweptRows, in_list, named_values
+from distlock.backends.database.statements import BATCH, Statement
 from distlock.backends.store import (
     Absent,
     Address,
@@ -36,35 +35,20 @@ SESSIONS = "database_lock_session"
 _ROUNDED = 1001
 
 
-@dataclass(frozen=True, slots=True)
 class Edit:
-    """The changes of one apply(), one for each key."""
+    """The changes of one apply(), one for each key, as its statements need them."""
 
-    directory: str
-    puts: Sequence[Put]
-    deleted: Sequence[str]
-    #: sessions that must be alive
-    sessions: Sequence[str]
-    conditions: Sequence[Condition]
-
-    @classmethod
-    def of(
-        cls, directory: str, changes: Sequence[Change], conditions: Collection[Condition]
-    ) -> Edit:
-        """Return the arguments of an apply() as its statements need them."""
-        puts = [change for change in changes if isinstance(change, Put)]
-        return cls(
-            directory,
-            puts,
-            [change.key for change in changes if isinstance(change, Delete)],
-            sorted({put.session for put in puts if put.session}),
-            list(conditions),
-        )
-
-    @property
-    def keys(self) -> list[str]:
-        """The keys of all records that it changes."""
-        return sorted({*self.deleted, *(put.key for put in self.puts)})
+    def __init__(
+        self, directory: str, changes: Sequence[Change], conditions: Collection[Condition]
+    ) -> None:
+        self.directory = directory
+        self.puts = [change for change in changes if isinstance(change, Put)]
+        self.deleted = [change.key for change in changes if isinstance(change, Delete)]
+        #: the keys of all records that it changes
+        self.keys = sorted(change.key for change in changes)
+        #: sessions that must be alive
+        self.sessions = sorted({put.session for put in self.puts if put.session})
+        self.conditions = list(conditions)
 
     def params(self) -> dict[str, Any]:
         """Return the parameters of all statements that make the changes."""
@@ -112,10 +96,10 @@ class RecordSQL(ABC):
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
-    def __init__(self, vendor: str) -> None:
-        """``vendor`` is the engine's name in Django."""
-        #: the server's time in microseconds since 1970
-        self.now = dialect_of(vendor).MICROSECONDS
+    #: the server's time in microseconds since 1970
+    now: ClassVar[str]
+
+    def __init__(self) -> None:
         #: the next revision of a directory
         self.next = f"{self.GREATEST}(revision + 1, {self.now})"
         self._stale = (
@@ -128,26 +112,6 @@ class RecordSQL(ABC):
         )
 
     # Records
-
-    def read(self, directory: str, keys: Collection[str] | None = None) -> Statement:
-        """Ask for a directory: time, its revision, and of each record its columns.
-
-        With ``keys`` only of these. There is always one row at least.
-        """
-        some = [] if keys is None else [*keys]
-        directory_id, those = "d.id", ""
-        if some:  # MariaDB looks for keys in the index only if the directory is no column
-            directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
-            those = f" AND {in_list('r.name', 'key', some)}"
-        return Statement(
-            f"{self.PRIMARY}{self.BY_INDEX}SELECT {self.now}, d.revision, r.name, r.value,"
-            " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
-            f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-            f" LEFT JOIN {RECORDS} r ON r.directory = {directory_id}{those}"
-            f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
-            {"directory": directory, **named_values("key", some)},
-            prepare=True,
-        )
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
@@ -305,44 +269,25 @@ class RecordSQL(ABC):
             params,
         )
 
-    def notify(self, notices: Collection[tuple[str, ChangeNotice]]) -> Statement | None:
-        """Tell those who listen on some channels; None if nobody can."""
+    def notify(self, notices: Collection[tuple[str, str]]) -> Statement | None:
+        """Tell those who listen on channels a text each; None if nobody can listen."""
         return None
 
     # Sweeping
 
-    def ended(self, size: int) -> Statement:
+    def ended(self) -> Statement:
         """Ask for some sessions whose time is over."""
-        return Statement(f"SELECT id FROM {SESSIONS} WHERE expires_at <= {self.now} LIMIT {size}")
+        return Statement(f"SELECT id FROM {SESSIONS} WHERE expires_at <= {self.now} LIMIT {BATCH}")
 
-    def empty(self, after: int, size: int, newest: int) -> Statement:
-        """Ask for the first ids after ``after`` of directories without records.
-
-        Those whose revision is greater than ``newest`` are left out.
-        """
-        return Statement(
-            f"SELECT id FROM {DIRECTORIES} WHERE id > %(after)s AND {self._empty}"
-            f" ORDER BY id LIMIT {size}",
-            {"after": after, "newest": newest},
+    def empty(self, keep: float) -> SweptRows:
+        """Return the directories without records that were not changed for ``keep`` seconds."""
+        return SweptRows(
+            DIRECTORIES,
+            f"DELETE FROM {DIRECTORIES}",
+            f"revision <= {self.now} - %(kept)s AND NOT EXISTS (SELECT 1 FROM {RECORDS} r"
+            f" WHERE r.directory = {DIRECTORIES}.id)",
+            {"kept": int(keep * 1_000_000)},
         )
-
-    def remove_empty(self, ids: Sequence[int], newest: int) -> Statement:
-        """Remove those of the directories that empty() would name."""
-        return Statement(
-            f"DELETE FROM {DIRECTORIES} WHERE {in_list('id', 'id', ids)} AND {self._empty}",
-            {**named_values("id", ids), "newest": newest},
-        )
-
-    @property
-    def _empty(self) -> str:
-        return (
-            f"revision <= %(newest)s AND NOT EXISTS (SELECT 1 FROM {RECORDS} r"
-            f" WHERE r.directory = {DIRECTORIES}.id)"
-        )
-
-    def server_time(self) -> Statement:
-        """Ask for the server's time in microseconds since 1970."""
-        return Statement(f"SELECT {self.now}")
 
 
 def _these(addresses: Collection[Address]) -> tuple[str, dict[str, Any]]:

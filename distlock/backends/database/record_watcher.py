@@ -1,6 +1,12 @@
 """Wakes those who wait for a change of records: one thread, which asks for all of them at once.
 
 What it says is a hint. It looks often at first, and then less and less until something changes.
+
+On PostgreSQL it listens, too. NOTIFY costs its sender more than a change does, so a change is told
+only if somebody listens: who listens holds an advisory lock that says so. Each directory, and each
+record, has a channel, so that a change wakes only those processes that wait for it. They share
+channels, and locks, by the hash of their names, because the server has room for so many locks only.
+https://www.postgresql.org/docs/current/sql-notify.html
 """
 
 from __future__ import annotations
@@ -10,15 +16,18 @@ import os
 import random
 import select
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.record_listener import ChangeNotice, RecordListener, channel_of
+from distlock.backends.database import errors
+from distlock.backends.database.connection import Session
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.postgresql import ChangeNotice, channel_of, key_of
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
@@ -27,6 +36,8 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start, thread_logger
 from distlock.exceptions import LockUnavailable
 
+T = TypeVar("T", str, Address)
+
 #: Seconds between two looks: at the least, where a session is about to end, and at the most where
 #: the server tells of changes. See also RecordSQL.PAUSES.
 _SHORTEST_PAUSE, _SLOW = 0.01, 3.0
@@ -34,11 +45,83 @@ _SHORTEST_PAUSE, _SLOW = 0.01, 3.0
 _RETRY_PAUSE = 0.5
 #: Seconds that the thread stays after the last watch.
 _LINGER = 1.0
-#: Directories in one statement.
-_BATCH = 400
+#: Seconds for which a channel is kept that is not needed any more.
+_KEEP = 2.0
 
 
-class _Watch(NamedTuple):
+class RecordListener:
+    """A session that listens; one thread uses it, and nobody else."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._session: Session | None = None
+        #: whether the driver cannot listen
+        self._cannot_listen = False
+        #: the channels that it listens on, and until when each is kept at least
+        self._channels: dict[str, float] = {}
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when something was heard, -1 if there is none."""
+        return -1 if self._session is None else self._session.fileno()
+
+    def listen(self, channels: Collection[str]) -> bool:
+        """Listen on these channels, from now on; False if that is not possible.
+
+        Behind a pooler it is not: what is heard would go to nobody. Raises a StatementFailed.
+        """
+        if self._pool.pooled or self._cannot_listen:
+            return False
+        now = clock()
+        needed = set(channels)
+        new = sorted(needed - self._channels.keys())
+        if new and self._session is None:
+            session = self._session = self._pool.open()
+            self._cannot_listen = session.pooled or not session.hears
+            if self._cannot_listen:
+                self.close()
+                return False
+        old = [one for one, until in self._channels.items() if until < now and one not in needed]
+        steps = [f"LISTEN {channel}" for channel in new]
+        steps += [f"SELECT pg_advisory_lock_shared({key_of(channel)})" for channel in new]
+        for channel in old:
+            steps += [f"UNLISTEN {channel}", f"SELECT pg_advisory_unlock_shared({key_of(channel)})"]
+        if steps and self._session is not None:
+            try:
+                self._session.run(Statement("; ".join(steps)), self._pool.timeout)
+            except errors.RowLocked:  # changes were being made, one after the other
+                self.close()
+                return False
+            except BaseException:
+                self.close()  # some of the locks may have been taken
+                raise
+        for channel in old:
+            del self._channels[channel]
+        self._channels |= dict.fromkeys(needed, now + _KEEP)
+        return True
+
+    def heard(self) -> list[ChangeNotice]:
+        """Return what was told since the last time.
+
+        Raises a StatementFailed if the session was lost, and with it perhaps what was told.
+        """
+        if self._session is None:
+            return []
+        try:
+            return list(map(ChangeNotice.read, self._session.notifications()))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the session; it is opened again when it is needed."""
+        session, self._session = self._session, None
+        self._channels.clear()
+        if session is not None:
+            session.close()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Watch:
     directory: str
     since: int
     key: str | None
@@ -106,7 +189,7 @@ class RecordWatcher:
         self._alarm: _Alarm | None = None
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.
-        self._watches: dict[object, _Watch] = {}
+        self._watches: set[_Watch] = set()
 
     def close(self) -> None:
         """End the thread and its session. Those who watch are answered, and may watch again."""
@@ -114,24 +197,24 @@ class RecordWatcher:
             self._closed = True
             if self._alarm is not None:
                 self._alarm.ring()
-        for token, watch in self._watches.copy().items():
-            self._answer(token, watch)
+        for watch in self._watches.copy():
+            self._answer(watch)
 
     def watch(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch()."""
-        token, watches = object(), self._watches
+        watches = self._watches
         with self._mutex:
             alarm = self._alarm = self._alarm or _Alarm()
             self._closed = False
 
         def drop() -> None:
-            watches.pop(token, None)
+            watches.discard(watch)
             if not watches:
                 alarm.ring()
 
-        pending: Pending[None] = Pending(drop)
+        watch = _Watch(directory, since, key, Pending(drop))
         try:
-            watches[token] = _Watch(directory, since, key, pending)
+            watches.add(watch)
             with self._mutex:
                 if not self._running:
                     # If no more threads can be had, the caller's own looks have to do. Interrupted
@@ -143,28 +226,27 @@ class RecordWatcher:
         except BaseException:  # nobody would abandon it
             drop()
             raise
-        return pending
+        return watch.pending
 
-    def note_change(self, directory: str, keys: Collection[str]) -> None:
+    def note_change(self, notice: ChangeNotice) -> None:
         """Wake those at once who watch what this process has changed."""
-        for token, watch in self._watches.copy().items():
-            if watch.directory == directory and (watch.key is None or watch.key in keys):
-                self._answer(token, watch)
+        if self._wake_by(notice):
+            self.look_soon()
 
     def look_soon(self) -> None:
         """Look now: this process has changed something."""
         if self._watches and self._alarm is not None:
             self._alarm.ring()
 
-    def _answer(self, token: object, watch: _Watch) -> None:
-        self._watches.pop(token, None)
+    def _answer(self, watch: _Watch) -> None:
+        self._watches.discard(watch)
         watch.pending.resolve(None)
         if not self._watches and self._alarm is not None:
             self._alarm.ring()
 
     # The thread
 
-    def _run(self, alarm: _Alarm, watches: dict[object, _Watch]) -> None:
+    def _run(self, alarm: _Alarm, watches: set[_Watch]) -> None:
         listener = RecordListener(self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(*self._sql.PAUSES)
@@ -177,8 +259,7 @@ class RecordWatcher:
                 rest = last_watch + _LINGER - clock()
                 if watches:
                     # Listen before looking: what happens after the look is told.
-                    watched = watches.copy().values()
-                    channels = {channel_of(watch.directory, watch.key) for watch in watched}
+                    channels = {channel_of(one.directory, one.key) for one in watches.copy()}
                     listening = listener is not None and listener.listen(channels)
                     first_end = self._look(all_of_them=failed)
                     pause = random.uniform(0.5, 1.0) * _SLOW if listening else next(pauses)
@@ -187,13 +268,13 @@ class RecordWatcher:
                     pauses = backoff(*self._sql.PAUSES)
             except Exception as error:
                 failed = True
-                if not isinstance(error, (StatementFailed, LockUnavailable)):
+                if not isinstance(error, (errors.StatementFailed, LockUnavailable)):
                     thread_logger.exception("the watch on records goes on after an error")
                 alarm.wait(_RETRY_PAUSE)
         if listener is not None:
             listener.close()
 
-    def _ends(self, last_watch: float, watches: dict[object, _Watch]) -> bool:
+    def _ends(self, last_watch: float, watches: set[_Watch]) -> bool:
         """Let the thread end some time after the last watch, or at once after close().
 
         Where Django's tests run, an open session would keep the test database from being dropped.
@@ -222,7 +303,7 @@ class RecordWatcher:
     def _wake_by(self, notice: ChangeNotice) -> bool:
         """Answer those whose directory or record was changed; whether to look for others."""
         look = False
-        for token, watch in self._watches.copy().items():
+        for watch in self._watches.copy():
             if watch.directory != notice.directory:
                 continue
             if notice.revision is None or (watch.key is not None and notice.keys is None):
@@ -230,7 +311,7 @@ class RecordWatcher:
             elif notice.revision > watch.since and (
                 watch.key is None or notice.keys is None or watch.key in notice.keys
             ):
-                self._answer(token, watch)
+                self._answer(watch)
         return look
 
     def _look(self, *, all_of_them: bool) -> float:
@@ -238,50 +319,41 @@ class RecordWatcher:
 
         Returns the seconds until the first session ends of those that have records there.
         """
-        watches = list(self._watches.copy().items())
-        names = sorted({watch.directory for _, watch in watches})
+        watches = self._watches.copy()
         revisions: dict[str, int] = {}
         first_end = math.inf
-        for start_at in range(0, len(names), _BATCH):
-            look = self._sql.look(names[start_at : start_at + _BATCH])
-            for name, revision, rest in self._rows(look):
-                revisions[name] = int(revision)
-                if rest is None:
-                    continue
-                if int(rest) <= 0:
-                    # A change, which is seen at the next look. If the directory is locked, the
-                    # others must be answered all the same.
-                    with suppress(LockUnavailable):
-                        self._end_expired(name)
+        for name, revision, rest in self._rows(self._sql.look, {one.directory for one in watches}):
+            revisions[name] = int(revision)
+            if rest is not None:
                 first_end = min(first_end, int(rest) / 1_000_000)
+            if rest is not None and int(rest) <= 0:
+                # A change, which is seen at the next look. If the directory is locked, the others
+                # must be answered all the same.
+                with suppress(LockUnavailable):
+                    self._end_expired(name)
         if not all_of_them:
-            watches = self._whose_record_has_changed(
-                [
-                    (token, watch)
-                    for token, watch in watches
-                    if revisions.get(watch.directory, 0) > watch.since
-                ]
-            )
-        for token, watch in watches:
-            self._answer(token, watch)
+            watches = {one for one in watches if revisions.get(one.directory, 0) > one.since}
+            watches = self._whose_record_has_changed(watches)
+        for watch in watches:
+            self._answer(watch)
         return first_end
 
-    def _whose_record_has_changed(
-        self, watches: Sequence[tuple[object, _Watch]]
-    ) -> list[tuple[object, _Watch]]:
+    def _whose_record_has_changed(self, watches: set[_Watch]) -> set[_Watch]:
         """Leave out those who watch one record, which has not changed."""
-        addresses = sorted({(one.directory, one.key) for _, one in watches if one.key is not None})
-        revisions: dict[Address, int] = {}
-        for start_at in range(0, len(addresses), _BATCH):
-            look = self._sql.look_at_records(addresses[start_at : start_at + _BATCH])
-            for directory, key, revision in self._rows(look):
-                revisions[directory, key] = int(revision)
-        return [
-            (token, watch)
-            for token, watch in watches
-            if watch.key is None
-            or revisions.get((watch.directory, watch.key), math.inf) > watch.since
-        ]
+        addresses = {(one.directory, one.key) for one in watches if one.key is not None}
+        revisions: dict[Address, int] = {
+            (directory, key): int(revision)
+            for directory, key, revision in self._rows(self._sql.look_at_records, addresses)
+        }
+        return {
+            one
+            for one in watches
+            if one.key is None or revisions.get((one.directory, one.key), math.inf) > one.since
+        }
 
-    def _rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        return self._runner.attempt(lambda db: db.ask(statement).rows, None)
+    def _rows(
+        self, ask_about: Callable[[Sequence[T]], Statement], what: Collection[T]
+    ) -> Iterator[tuple[Any, ...]]:
+        for some in batches(sorted(what)):
+            statement = ask_about(some)
+            yield from self._runner.attempt(lambda db: db.ask(statement).rows, None)  # noqa: B023

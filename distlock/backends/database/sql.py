@@ -9,11 +9,10 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.rows import COLUMNS, Row
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import BATCH, COLUMNS, Result, Row, Statement
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
 from distlock.types.owners import NAMED, reserved_owner
 
@@ -29,6 +28,31 @@ _VERDICT_COLUMNS = 2
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
+
+
+class SweptRows(NamedTuple):
+    """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
+
+    table: str
+    #: the statement that clears them, without its condition
+    clearing: str
+    condition: str
+    params: Mapping[str, Any] = {}
+
+    def find(self, after: int) -> Statement:
+        """Ask for the first ids after ``after``."""
+        return Statement(
+            f"SELECT id FROM {self.table} WHERE id > %(after)s AND {self.condition}"
+            f" ORDER BY id LIMIT {BATCH}",
+            {**self.params, "after": after},
+        )
+
+    def clear(self, ids: Sequence[int]) -> Statement:
+        """Clear those of the rows that find() would name."""
+        return Statement(
+            f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
+            {**self.params, **named_values("id", ids)},
+        )
 
 
 class Dialect:
@@ -291,45 +315,23 @@ class Dialect:
 
     # Sweeping
 
-    def expired(self, after: int, size: int) -> Statement:
-        """Ask for the first ids after ``after`` whose lease has ended."""
-        return self._ids(self._expired, {"after": after}, size)
+    def expired(self) -> SweptRows:
+        """Return the rows whose lease has ended; a sweep frees them."""
+        free = f"UPDATE {TABLE} SET owner = '', nonce = 'expired', expires_at = {self.NOW}"
+        return SweptRows(TABLE, free, f"owner <> '' AND expires_at <= {self.NOW}")
 
-    def free_expired(self, ids: Sequence[int]) -> Statement:
-        """Free those of the rows whose lease has ended."""
-        return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = 'expired', expires_at = {self.NOW}"
-            f" WHERE {in_list('id', 'id', ids)} AND {self._expired}",
-            named_values("id", ids),
-        )
+    def unused(self, keep: float) -> SweptRows:
+        """Return the rows that have been free for ``keep`` seconds; a sweep removes them.
 
-    def server_time(self) -> Statement:
-        """Ask for the server's time in microseconds since 1970, from which tokens are made."""
-        return Statement(f"SELECT {self.MICROSECONDS}")
-
-    def unused(self, after: int, size: int, keep: float, newest: int) -> Statement:
-        """Ask for the first ids after ``after`` that have been free for ``keep`` seconds.
-
-        Rows whose token is greater than ``newest`` are left out.
+        Rows whose token is greater than the time was then are left out.
         """
-        params = {"after": after, "keep": self.duration(keep), "newest": newest}
-        return self._ids(self._unused, params, size)
-
-    def remove_unused(self, ids: Sequence[int], keep: float, newest: int) -> Statement:
-        """Remove those of the rows that unused() would name."""
-        return Statement(
-            f"DELETE FROM {TABLE} WHERE {in_list('id', 'id', ids)} AND {self._unused}",
-            {**named_values("id", ids), "keep": self.duration(keep), "newest": newest},
+        return SweptRows(
+            TABLE,
+            f"DELETE FROM {TABLE}",
+            f"owner = '' AND expires_at <= {self.EARLIER.format('%(keep)s')}"
+            f" AND token <= {self.MICROSECONDS} - %(kept)s",
+            {"keep": self.duration(keep), "kept": int(keep * 1_000_000)},
         )
-
-    @property
-    def _expired(self) -> str:
-        return f"owner <> '' AND expires_at <= {self.NOW}"
-
-    @property
-    def _unused(self) -> str:
-        earlier = self.EARLIER.format("%(keep)s")
-        return f"owner = '' AND expires_at <= {earlier} AND token <= %(newest)s"
 
     def where_held(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
         """Return the condition that finds the rows of leases that are held and have not ended."""
@@ -341,12 +343,6 @@ class Dialect:
             f" AND owner <> '' AND expires_at > {self.NOW}"
         )
         return where, {**named_values("lock", locks), **named_values("nonce", nonces)}
-
-    def _ids(self, where: str, params: dict[str, Any], size: int) -> Statement:
-        return Statement(
-            f"SELECT id FROM {TABLE} WHERE id > %(after)s AND {where} ORDER BY id LIMIT {size}",
-            params,
-        )
 
 
 def row_columns(lock: str, now: str, read: str = "{0}") -> str:
@@ -371,20 +367,31 @@ WHERE {lock} = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {n
 """
 
 
-def upsert(now: str, later: str, microseconds: str, *, greatest: str) -> str:
-    """Return Dialect.ACQUIRE for engines that know ``ON CONFLICT`` and ``RETURNING``.
+def insert(
+    now: str, later: str, microseconds: str, *, table: str = TABLE, lock: str = "lock"
+) -> str:
+    """Return how Dialect.ACQUIRE begins: the row as it is made.
 
-    The arguments are Dialect.NOW, LATER and MICROSECONDS, and the function for the greater value.
+    The arguments are Dialect.NOW, LATER and MICROSECONDS; see update() for the rest.
     """
-    # EXCLUDED was computed before the wait for the row. Its times are too old to use.
     return f"""
-INSERT INTO {TABLE} AS held
-    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+INSERT INTO {table}
+    ({lock}, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
      expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
      %(lease)s, %(renews)s,
      {microseconds}, {now}, {later.format("%(duration)s")})
+"""
+
+
+def upsert(now: str, later: str, microseconds: str, *, greatest: str) -> str:
+    """Return Dialect.ACQUIRE for engines that know ``ON CONFLICT`` and ``RETURNING``.
+
+    The arguments are those of insert(), and the function for the greater value.
+    """
+    # EXCLUDED was computed before the wait for the row. Its times are too old to use.
+    return f"""{insert(now, later, microseconds, table=f"{TABLE} AS held")}\
 ON CONFLICT (lock) DO UPDATE SET
     description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
     host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,

@@ -1,4 +1,4 @@
-"""SQLite 3.35 and later: its SQL, and waiting for locks in it.
+"""SQLite 3.35 and later: its words for locks and records, and waiting for locks in it.
 
 SQLite has no queue, but all who wait are on one machine. So they queue for a mutex of the file
 system: whoever has it looks at the row of the lock, and all others look at the mutex, which costs
@@ -20,8 +20,19 @@ from typing import Any, ClassVar
 
 from django.db import connections
 
-from distlock.backends.database.sql import TABLE, Dialect, upsert
+from distlock.backends.database.connection import Connection
+from distlock.backends.database.record_sql import (
+    DIRECTORIES,
+    RECORDS,
+    SESSIONS,
+    ApplyResult,
+    Edit,
+    RecordSQL,
+)
+from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values, upsert
+from distlock.backends.database.sqlite_session import in_transaction
 from distlock.backends.database.statements import Statement
+from distlock.backends.store import Address
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Step, Steps
 from distlock.types.lease import Claim, Lease
@@ -40,24 +51,21 @@ _HIGHEST_BYTE = 2**62
 
 # Text in UTC, to the millisecond, as Django reads it.
 _TIME = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'{0})"
-_NOW = _TIME.format("")
-_LATER = _TIME.format(", '+' || {0} || ' seconds'")
-_MICROSECONDS = (
-    "(CAST(strftime('%%s', 'now') AS INTEGER) * 1000000"
-    " + CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER) * 1000)"
-)
 
 
 class SQLite(Dialect):
     """SQLite, whose one writer at a time keeps everyone else from taking a lock meanwhile."""
 
-    ACQUIRE: ClassVar[str] = upsert(_NOW, _LATER, _MICROSECONDS, greatest="max")
-    NOW: ClassVar[str] = _NOW
-    LATER: ClassVar[str] = _LATER
-    MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    NOW: ClassVar[str] = _TIME.format("")
+    LATER: ClassVar[str] = _TIME.format(", '+' || {0} || ' seconds'")
+    EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
+    MICROSECONDS: ClassVar[str] = (
+        "(CAST(strftime('%%s', 'now') AS INTEGER) * 1000000"
+        " + CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER) * 1000)"
+    )
+    ACQUIRE: ClassVar[str] = upsert(NOW, LATER, MICROSECONDS, greatest="max")
     SECONDS: ClassVar[str] = "{0}"
     UNITS: ClassVar[int] = 1000
-    EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     FOR_UPDATE: ClassVar[str] = ""
     WHO: ClassVar[str] = "(host || ':' || process || ':' || thread)"
     guards_early: ClassVar[bool] = True
@@ -84,35 +92,109 @@ class SQLite(Dialect):
         return super().from_db(time)
 
 
-class PollQueue:
-    """Those who wait for the locks of one database, on this machine."""
+class SQLiteRecords(RecordSQL):
+    """SQLite: transactions of this process, which keep all others from writing."""
 
-    def __init__(self, database: str, attempt: Callable[[Claim, float | None], Step]) -> None:
-        """``database`` is an alias; ``attempt`` is BaseBackend.attempt()."""
-        self._database = database
-        self._attempt = attempt
+    PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
+    now: ClassVar[str] = SQLite.MICROSECONDS
+    GREATEST: ClassVar[str] = "max"
 
-    def enqueue(self, claim: Claim, deadline: float | None) -> Steps[Lease | None]:
-        """See BaseBackend.enqueue()."""
-        path = str(connections[self._database].settings_dict.get("NAME") or "")
-        locked_at: float | None = None
-        # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
-        look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
-        with FileMutex(path, claim.name) as mutex:
-            while True:
-                rest, now = left(deadline, math.inf), clock()
-                pause = _MUTEX_PAUSE
-                if mutex.try_lock():
-                    locked_at = now if locked_at is None else locked_at
-                    pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-                if mutex.locked or now >= look_at or rest <= 0:
-                    look_at = now + _ROW_PERIOD
-                    lease: Lease | None = yield self._attempt(claim, deadline)
-                    if lease is not None:
-                        return lease
-                if rest <= 0:
-                    return None
-                yield Sleep(min(rest, pause * random.uniform(0.5, 1.0)))
+    @in_transaction
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
+        """See RecordSQL.apply()."""
+        params, ask = edit.params(), connection.ask
+        if create:
+            ask(Statement(self._create, params))
+        held = self._conditions(edit, "d.id", "d.revision")
+        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE expires_at > {self.now}"
+        if edit.sessions:
+            alive += f" AND {in_list('id', 'session', edit.sessions)}"
+        else:
+            alive = "SELECT 0"
+        look = (
+            f"SELECT d.id, {self.next}, {held}, ({alive})"
+            f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"
+        )
+        rows = ask(Statement(look, params)).rows
+        if not rows:
+            return ApplyResult(None, found=False)
+        ((directory, revision, is_held, living),) = rows
+        params |= {"id": directory, "new": revision}
+        if not is_held or living != len(edit.sessions):
+            look = f"SELECT {self._stale.format('%(id)s')}"  # it looks at all that has a session
+            ((stale,),) = ask(Statement(look, params)).rows
+            return ApplyResult(None, held=bool(is_held), stale=bool(stale))
+        ask(Statement(f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s", params))
+        for statement in self._changes(edit):
+            ask(Statement(statement, params))
+        return ApplyResult(int(revision))
+
+    def _changes(self, edit: Edit) -> list[str]:
+        statements = []
+        if edit.deleted:
+            statements.append(
+                f"DELETE FROM {RECORDS} WHERE directory = %(id)s"
+                f" AND {in_list('name', 'deleted', edit.deleted)}"
+            )
+        if edit.puts:
+            values = ", ".join(
+                f"(%(id)s, %(key{n})s, %(value{n})s, %(new)s, %(new)s, %(bound{n})s)"
+                for n in range(len(edit.puts))
+            )
+            statements.append(
+                f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
+                f" VALUES {values} ON CONFLICT (directory, name) DO UPDATE SET"
+                " value = excluded.value, revision = excluded.revision, session = excluded.session"
+            )
+        return statements
+
+    def unlocked(self, sessions: Sequence[str]) -> Statement | None:
+        return None  # it has no locks of rows
+
+    def renew_all(
+        self, connection: Connection, sessions: Sequence[str], records: Sequence[Address]
+    ) -> list[tuple[str, str]]:
+        """See RecordSQL.renew_all()."""
+        if sessions:
+            connection.ask(self.renew(sessions))
+        return connection.ask(self.there(sessions, records)).rows
+
+    @in_transaction
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
+        """See RecordSQL.end()."""
+        for statement in self._ending(sessions, expired=expired):
+            connection.ask(Statement(statement, named_values("session", sessions)))
+        return []
+
+
+def poll_in_turn(
+    database: str,
+    claim: Claim,
+    deadline: float | None,
+    attempt: Callable[[Claim, float | None], Step],
+) -> Steps[Lease | None]:
+    """See BaseBackend.enqueue(). ``database`` is an alias, ``attempt`` BaseBackend.attempt()."""
+    path = str(connections[database].settings_dict.get("NAME") or "")
+    locked_at: float | None = None
+    # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
+    look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
+    with FileMutex(path, claim.name) as mutex:
+        while True:
+            rest, now = left(deadline, math.inf), clock()
+            pause = _MUTEX_PAUSE
+            if mutex.try_lock():
+                locked_at = now if locked_at is None else locked_at
+                pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            if mutex.locked or now >= look_at or rest <= 0:
+                look_at = now + _ROW_PERIOD
+                lease: Lease | None = yield attempt(claim, deadline)
+                if lease is not None:
+                    return lease
+            if rest <= 0:
+                return None
+            yield Sleep(min(rest, pause * random.uniform(0.5, 1.0)))
 
 
 class FileMutex:

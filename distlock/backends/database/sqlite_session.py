@@ -1,4 +1,4 @@
-"""Sessions with a database that runs in this process (SQLite)."""
+"""Sessions with SQLite, which runs in this process, and locks in the transactions of callers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
 from distlock.backends.database.connection import Connection, Session
-from distlock.backends.database.drivers import CursorConnection
-from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
+from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
+from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
+from distlock.backends.open_transactions import TransactionOutcomeHook
+from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
+from distlock.concurrency.threads import start
+from distlock.exceptions import NotSupported
+from distlock.types.lease import Claim
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -142,6 +150,30 @@ class SQLiteSession(Session):
             self.wrapper.connection.close()
 
 
+def open_in_process(wrapper: Any, limit: float, opened: Callable[[], Session]) -> Session:
+    """Return what ``opened()`` returns, which connects the wrapper."""
+    settings = wrapper.settings_dict
+    if settings["NAME"] == ":memory:":
+        raise ImproperlyConfigured(
+            f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
+            " nobody would see the locks of others. Use a file, or for the threads of one"
+            " process 'file:locks?mode=memory&cache=shared'."
+        )
+    # Django runs statements of its own, and those of "init_command", on a new connection.
+    settings["OPTIONS"]["timeout"] = min(limit, settings["OPTIONS"].get("timeout", limit))
+    if gate.broken:
+        raise NoSession(
+            "another thread was writing to SQLite when this process was forked; start it anew"
+        )
+    try:
+        with gate.closed:
+            return opened()
+    except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
+        with contextlib.suppress(Exception):  # there may be none yet
+            wrapper.connection.close()
+        raise
+
+
 def in_transaction(
     method: Callable[Concatenate[S, Connection, P], T],
 ) -> Callable[Concatenate[S, Connection, P], T]:
@@ -202,3 +234,123 @@ def _retried(
             if deadline is not None and clock() >= deadline:
                 raise
         time.sleep(left(deadline, next(pauses)))
+
+
+def in_own_transaction(database: str) -> bool:
+    """Return whether this thread is in a transaction on SQLite, other than that of a test case."""
+    wrapper: Any = connections[database]
+    if wrapper.connection is None or not wrapper.connection.in_transaction:
+        return False
+    own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
+    return bool(own) or not wrapper.in_atomic_block
+
+
+def connection_of_test(database: str, nonce: str | None = None) -> CallerConnection | None:
+    """Return the connection of a test case, whose transaction locks our own sessions out."""
+    connection = connection_of_test_case(database)
+    return None if connection is None else CallerConnection(connection)
+
+
+class CallerTransaction:
+    """The holds that were acquired in transactions of callers, and what became of these.
+
+    A session of our own would wait for a transaction that waits for us. So the lock is acquired in
+    that very transaction: nobody else can take it before the commit, but a rollback undoes it.
+    """
+
+    def __init__(
+        self,
+        database: str,
+        on_abandoned: Callable[[str], None],
+        release_later: Callable[[Claim, Callable[[float], object] | None], None],
+    ) -> None:
+        """``on_abandoned`` gets the nonce of a hold that a test case has left behind.
+
+        ``release_later`` is Cleanup.add().
+        """
+        self.database = database
+        self._on_abandoned = on_abandoned
+        self._release_later = release_later
+        # By nonce of a hold: the connection in whose open transaction it was acquired, and the
+        # savepoints that were open then.
+        self._open: dict[str, tuple[Any, frozenset[str]]] = {}
+        self._rolled_back: set[str] = set()
+
+    def connection(self, nonce: str | None = None) -> CallerConnection | None:
+        """Return a connection whose open transaction locks us out, to be used in place of our own.
+
+        That of the caller, or the one in which the hold ``nonce`` was acquired, or a test case's.
+        """
+        connection = connections[self.database]
+        if connection.connection is not None and connection.connection.in_transaction:
+            return CallerConnection(connection)
+        if nonce is not None and (found := self._open.get(nonce)) is not None:
+            return CallerConnection(found[0])
+        return connection_of_test(self.database)
+
+    def is_open(self, nonce: str) -> bool:
+        """Return whether the transaction in which a hold was acquired is still open."""
+        return nonce in self._open
+
+    def was_rolled_back(self, nonce: str) -> bool:
+        """Return whether a hold was acquired in a transaction that has been rolled back."""
+        return nonce in self._rolled_back
+
+    def refuse_if_begun_by_hand(self, connection: Connection, claim: Claim) -> None:
+        """Raise NotSupported in a transaction whose rollback would not be noticed."""
+        if not connection.wrapper.in_atomic_block:
+            raise NotSupported(
+                f"lock {claim.name!r}: on SQLite a lock cannot be taken in a transaction that was"
+                " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
+            )
+
+    def note_acquired(self, connection: Any, nonce: str) -> None:
+        """Note that a lock was acquired in the open transaction, and watch how that ends."""
+        self._open[nonce] = connection, frozenset(connection.savepoint_ids)
+        around = blocks_of_test_case(connection)
+
+        def commit() -> None:
+            self._open.pop(nonce, None)
+
+        def rollback() -> None:
+            if self._open.pop(nonce, None) is not None:
+                self._rolled_back.add(nonce)
+                if blocks_of_test_case(connection) < around:  # not a block of the code under test
+                    self._on_abandoned(nonce)
+
+        connection.on_commit(TransactionOutcomeHook(commit, rollback))
+        # To the front: if a callback fails after the commit, Django drops those that follow.
+        hooks = connection.run_on_commit
+        hooks.insert(0, hooks.pop())
+
+    def note_released(
+        self, used: Connection, claim: Claim, again: Callable[[float], object] | None = None
+    ) -> None:
+        """Note that a lock was released on a connection, perhaps in the caller's transaction.
+
+        A rollback of that would bring the hold back: then it is released once more, on another
+        thread, by ``again`` if that is given.
+        """
+        acquired = self._open.get(claim.nonce)
+        self.discard(claim.nonce)
+        if not used.of_caller:
+            return
+        connection = used.wrapper
+
+        def rollback() -> None:
+            # If the rollback also undid the acquire, there is nothing to release.
+            open_now = connection.in_atomic_block and frozenset(connection.savepoint_ids)
+            if acquired is None or (open_now is not False and acquired[1] <= open_now):
+                start(self._release_later, "distlock-rollback", claim, again)
+
+        if connection.in_atomic_block:
+            connection.on_commit(TransactionOutcomeHook(lambda: None, rollback))
+        elif connection.connection.in_transaction:
+            # It was begun by hand, so its end is not known. Release the lock again after that,
+            # which does nothing to a free lock.
+            rollback()
+
+    def discard(self, nonce: str) -> None:
+        """Keep nothing for a hold that is over."""
+        self._open.pop(nonce, None)
+        self._rolled_back.discard(nonce)

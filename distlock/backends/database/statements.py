@@ -1,13 +1,22 @@
-"""What is sent to a database, and what it answers."""
+"""What is sent to a database, and what it answers: also a row of the table of locks."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
 
 from django.apps import apps
+
+from distlock.types.lease import Holder, LastHold, LockInfo, Owner, State
+from distlock.types.owners import is_reserved
+
+T = TypeVar("T")
+
+#: Rows, or names of them, in one statement.
+BATCH = 400
 
 #: The tables in the texts of statements, and the models that they belong to.
 _MODELS = {
@@ -64,6 +73,12 @@ def with_tables_renamed(sql: str, vendor: str) -> str:
     return _TABLE.sub(name_of, sql)
 
 
+def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield as many as one statement can be about."""
+    for start in range(0, len(values), BATCH):
+        yield values[start : start + BATCH]
+
+
 class Result(NamedTuple):
     """What the database answered to one statement."""
 
@@ -73,3 +88,81 @@ class Result(NamedTuple):
     affected: int
     #: MySQL: what ``LAST_INSERT_ID(expr)`` was given, or the new AUTO_INCREMENT value; else 0
     insert_id: int = 0
+
+
+#: The columns of a Row in order, without the server's own time, which comes last.
+COLUMNS = (
+    "lock",
+    "description",
+    "owner",
+    "nonce",
+    "host",
+    "process",
+    "thread",
+    "token",
+    "lease",
+    "renews",
+    "acquired_at",
+    "expires_at",
+)
+
+
+class Row(NamedTuple):
+    """One row of the table, and the server's time at which it was read; times are aware, in UTC."""
+
+    lock: str
+    description: str
+    owner: str
+    nonce: str
+    host: str
+    process: int
+    thread: str
+    token: int
+    lease: float
+    renews: bool
+    since: datetime
+    until: datetime
+    now: datetime
+
+    @property
+    def free(self) -> bool:
+        return not self.owner
+
+    @property
+    def expired(self) -> bool:
+        return bool(self.owner) and self.until <= self.now
+
+    @property
+    def holder(self) -> Holder | None:
+        """The holder of the lock; None if it is free."""
+        holders = () if self.expired else info_of(self, "").holders
+        return holders[0] if holders else None
+
+
+def owner_of(row: Row) -> Owner:
+    """Return who holds a lock by its row."""
+    return Owner(row.owner.removesuffix(f":{row.nonce}"), row.host, row.process, row.thread)
+
+
+def info_of(row: Row, using: str) -> LockInfo:
+    """Return what a row says about its lock, by the clock of the server that read it."""
+    # A reserved lock was left by its holder: when its time is over it is free, not expired.
+    if row.free or (row.expired and is_reserved(owner_of(row))):
+        owner = Owner("", row.host, row.process, row.thread)
+        last = LastHold(owner, row.since, row.until, row.nonce or "released", row.description)
+        return LockInfo(row.lock, using, token=row.token, last=last if row.host else None)
+    return LockInfo(
+        row.lock,
+        using,
+        State.EXPIRED if row.expired else State.HELD,
+        owner=owner_of(row),
+        token=row.token,
+        since=row.since,
+        until=row.until,
+        held_for=max((row.now - row.since).total_seconds(), 0.0),
+        remaining=max((row.until - row.now).total_seconds(), 0.0),
+        description=row.description,
+        lease=row.lease,
+        renews=row.renews,
+        renewed_at=row.until - timedelta(seconds=row.lease),
+    )

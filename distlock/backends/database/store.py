@@ -13,29 +13,30 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from distlock.backends.database import errors
+from distlock.backends.database.connect import RECORD_SQL
 from distlock.backends.database.connection import Connection
+from distlock.backends.database.maintenance import clear, renew_sessions
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_engines import record_sql_for
-from distlock.backends.database.record_listener import ChangeNotice, channel_of
-from distlock.backends.database.record_peek import peek
-from distlock.backends.database.record_renewal import renew
-from distlock.backends.database.record_runner import RecordRunner
-from distlock.backends.database.record_sql import ApplyResult, Edit
-from distlock.backends.database.record_transactions import removing
+from distlock.backends.database.postgresql import ChangeNotice, channel_of
+from distlock.backends.database.record_reads import peek_sql, peeked, read_sql, snapshot
+from distlock.backends.database.record_sql import (
+    ApplyResult,
+    Edit,
+)
 from distlock.backends.database.record_watcher import RecordWatcher
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.runner import RecordRunner
+from distlock.backends.database.statements import Statement, batches
+from distlock.backends.database.transactions import removing
 from distlock.backends.store import (
     Address,
     Change,
     Condition,
     Exists,
     KeyRange,
-    Record,
     RecordStore,
     Renewal,
     Session,
@@ -50,8 +51,6 @@ from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
 from distlock.types.values import decoded
 
-#: Sessions, records or rows in one statement.
-_BATCH = 400
 #: Seconds between two attempts to end sessions.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 
@@ -62,7 +61,7 @@ class DatabaseStore(RecordStore):
     def __init__(self, pool: Pool, vendor: str, keep: float) -> None:
         """``vendor`` is the engine's; empty directories are kept for ``keep`` seconds."""
         self._pool = pool
-        self._sql = record_sql_for(vendor)
+        self._sql = RECORD_SQL[vendor]
         self._keep = keep
         self._runner = RecordRunner(pool, on_sqlite=vendor == "sqlite")
         self._watcher = RecordWatcher(
@@ -77,14 +76,14 @@ class DatabaseStore(RecordStore):
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         """See RecordStore.read()."""
-        return _snapshot(directory, self._rows(directory, self._sql.read(directory), deadline))
+        return self.look(directory, (), deadline)
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
     ) -> Snapshot:
         """See RecordStore.look()."""
-        statement = self._sql.read(directory, keys)
-        return _snapshot(directory, self._rows(directory, statement, deadline))
+        statement = read_sql(self._sql, directory, keys)
+        return snapshot(directory, self._rows(directory, statement, deadline))
 
     def peek(
         self,
@@ -96,21 +95,9 @@ class DatabaseStore(RecordStore):
         listed: KeyRange | None = None,
     ) -> Snapshot:
         """See RecordStore.peek()."""
-        rows = self._rows(directory, peek(self._sql, directory, first, count, listed), deadline)
-        (header,) = [row for row in rows if row[2] is None]
-        records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
-        counts, prefixes, keys = dict.fromkeys(count, 0), [*count], list[str]()
-        for _, _, key, value, number, *_ in rows:
-            if key is None or value is not None:
-                continue
-            if number is None:
-                keys.append(key)
-            else:
-                counts[prefixes[int(key)]] = int(number)
-        found = _snapshot(directory, [header, *records])
-        by_key = {row[2]: found.records[row[2]] for row in records}
-        keys.sort(reverse=listed is not None and listed.reverse)
-        return replace(found, records=by_key, counts=counts, keys=keys)
+        statement = peek_sql(self._sql, directory, first, count, listed)
+        rows = self._rows(directory, statement, deadline)
+        return peeked(directory, rows, count, listed)
 
     def _rows(
         self, directory: str, statement: Statement, deadline: float | None
@@ -128,9 +115,8 @@ class DatabaseStore(RecordStore):
             }
             if not ended:
                 return rows
-            names = sorted(ended)
-            for start in range(0, len(names), _BATCH):
-                self._end(names[start : start + _BATCH], until, expired=True)
+            for names in batches(sorted(ended)):
+                self._end(names, until, expired=True)
             if clock() >= until:
                 raise LockUnavailable(
                     f"database {self._pool.database!r}: sessions that have ended could not be"
@@ -150,7 +136,7 @@ class DatabaseStore(RecordStore):
         Raises NotSupported where a record would be bound to a session within a transaction of the
         caller, on SQLite.
         """
-        edit = Edit.of(directory, changes, conditions)
+        edit = Edit(directory, changes, conditions)
         if edit.sessions:
             self._runner.refuse_in_transaction(repr(directory))
         until = clock() + self._pool.limit(deadline)
@@ -159,8 +145,8 @@ class DatabaseStore(RecordStore):
             result = self._runner.work(lambda db: self._apply(db, edit, create), until)  # noqa: B023
             if result.revision is not None:
                 keys = {change.key for change in changes}
-                self._watcher.note_change(directory, keys)
                 notice = ChangeNotice(directory, result.revision, keys)
+                self._watcher.note_change(notice)
                 self._notify([(channel, notice) for channel in result.heard], until)
                 self.tell_observers(directory, result.revision)
                 return result.revision
@@ -221,7 +207,7 @@ class DatabaseStore(RecordStore):
         deadline: float | None = None,
     ) -> Renewal:
         """See RecordStore.renew()."""
-        return renew(self._runner, self._sql, sessions, records, deadline)
+        return renew_sessions(self._runner, self._sql, sessions, records, deadline)
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
         """See RecordStore.end_session()."""
@@ -230,12 +216,8 @@ class DatabaseStore(RecordStore):
 
     def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
         gone = self._runner.work(lambda db: self._sql.end(db, sessions, expired=expired), deadline)
-        channels = {(directory, channel_of(directory, key)) for directory, key in gone}
-        channels |= {(directory, channel_of(directory)) for directory, _ in gone}
-        self._notify(
-            [(channel, ChangeNotice(directory)) for directory, channel in sorted(channels)],
-            deadline,
-        )
+        changed = {*gone, *((directory, None) for directory, _ in gone)}
+        self._notify({(channel_of(*one), ChangeNotice(one[0])) for one in changed}, deadline)
 
     # Transactions of the caller
 
@@ -253,8 +235,8 @@ class DatabaseStore(RecordStore):
         """See RecordStore.removing()."""
         with removing(self._pool, self._sql, lease, directory, keys, using, before, lost):
             yield
-        self._watcher.note_change(directory, {*keys})
         notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
+        self._watcher.note_change(notice)
         channels = [channel_of(directory, key) for key in (None, *keys)]
         self._notify([(channel, notice) for channel in channels], until)
 
@@ -268,8 +250,8 @@ class DatabaseStore(RecordStore):
         self, notices: Collection[tuple[str, ChangeNotice]], deadline: float | None
     ) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
-        statement = self._sql.notify(notices) if notices else None
-        if statement is not None:
+        texts = [(channel, notice.text()) for channel, notice in notices]
+        if texts and (statement := self._sql.notify(texts)):
             with suppress(errors.StatementFailed):  # they look now and then
                 self._runner.attempt(lambda db: db.ask(statement), deadline)
 
@@ -281,32 +263,17 @@ class DatabaseStore(RecordStore):
 
     def sweep(self, deadline: float | None = None) -> SweepResult:
         """See RecordStore.sweep()."""
-        ended = removed = after = 0
+        ended = removed = 0
         last: list[str] = []
-        while rows := self._rows_if_any(self._sql.ended(_BATCH), deadline):
+        while rows := self._rows_if_any(self._sql.ended(), deadline):
             names = sorted(name for (name,) in rows)
             if names == last:  # another node of a cluster, whose clock is behind, has refused
                 break
             self._end(names, deadline, expired=True)
             ended, last = ended + len(names), names
-        ((now,),) = self._runner.work(lambda db: db.ask(self._sql.server_time()).rows, deadline)
-        newest = int(now) - int(self._keep * 1_000_000)
-        while rows := self._rows_if_any(self._sql.empty(after, _BATCH, newest), deadline):
-            ids = [row_id for (row_id,) in rows]
-            remove = self._sql.remove_empty(ids, newest)
-            removed += self._runner.work(lambda db: db.ask(remove).affected, deadline)  # noqa: B023
-            after = ids[-1]
+        try:
+            with suppress(errors.NoTable):
+                removed = clear(self._runner, lambda _: self._sql.empty(self._keep), deadline)
+        except errors.StatementFailed as failed:
+            raise self._runner.unavailable(failed) from failed.__cause__
         return SweepResult(ended, removed)
-
-
-def _snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:
-    records = []
-    for now, _, key, text, created, revision, session, expires_at in rows:
-        if key is None:  # the directory is empty
-            continue
-        rest = None if session is None else (int(expires_at) - int(now)) / 1_000_000
-        value = decoded(text)
-        records.append(Record(key, value, int(created), int(revision), session, rest))
-    records.sort(key=lambda record: (record.created, record.key))
-    now, revision, *_ = rows[0]
-    return Snapshot(directory, int(revision or 0), {one.key: one for one in records}, int(now))

@@ -1,8 +1,8 @@
-"""Transactions of the caller that commit only while a lock is held."""
+"""Transactions of the caller that commit only while a lock is held; some remove records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,8 +15,11 @@ from distlock.backends.database.errors import (
     failure,
     unavailable,
 )
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values
+from distlock.backends.database.statements import Statement
 from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
 from distlock.backends.open_transactions import SEES_COMMITS
 from distlock.backends.testcase import blocks_of_test_case
@@ -160,17 +163,24 @@ class Transactions:
         """
         table = self._pool.table_for(connection, TABLE)
         statement = self._pool.dialect_for(connection).guard(lease, table)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement.sql, statement.params)
-                found = cursor.rowcount if cursor.description is None else cursor.fetchall()
-        except DjangoDatabaseError as error:
-            raise failure(error, connection.vendor)(str(error)) from error.__cause__
-        if not found:
+        if not _run(connection, statement):
             raise _lost(lease)
 
     def _is_held(self, lease: Lease) -> bool:
         return bool(self._runner.work(lambda db: db.ask(db.dialect.held([lease])).rows, None))
+
+
+def _run(connection: Any, statement: Statement) -> int:
+    """Run a statement in the caller's transaction; how many rows it found, or changed.
+
+    Raises a StatementFailed.
+    """
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement.sql, statement.params)
+            return int(cursor.rowcount)
+    except DjangoDatabaseError as error:
+        raise failure(error, connection.vendor)(str(error)) from (error.__cause__ or error)
 
 
 def _lost(lease: Lease) -> LockLost:
@@ -190,3 +200,53 @@ def _reads_snapshot(connection: Any, dialect: Dialect) -> bool:
             cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
             return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()
     return False
+
+
+@contextmanager
+def removing(
+    pool: Pool,
+    sql: RecordSQL,
+    lease: Lease,
+    directory: str,
+    keys: Sequence[str],
+    using: str | None,
+    before: Callable[[], object],
+    lost: Callable[[], Exception],
+) -> Iterator[None]:
+    """See RecordStore.removing().
+
+    The row of the directory is locked at the end, and so for moments only. On SQLite nobody else
+    writes from the beginning on: who has read something could not begin to write later.
+    """
+    database = pool.database
+    if using not in (None, database):
+        raise NotSupported(
+            f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and only a"
+            " transaction there can be tied to it"
+        )
+    connection: Any = connections[database]
+    # It gives the directory the next revision, which locks its row until the commit.
+    directories = pool.table_for(connection, DIRECTORIES)
+    touch = Statement(
+        f"UPDATE {directories} SET revision = {sql.next} WHERE name = %(directory)s",
+        {"directory": directory},
+    )
+    remove = Statement(
+        f"DELETE FROM {pool.table_for(connection, RECORDS)} WHERE directory ="
+        f" (SELECT id FROM {directories} WHERE name = %(directory)s)"
+        f" AND {in_list('name', 'key', keys)}",
+        {"directory": directory, **named_values("key", keys)},
+    )
+    try:
+        with durable(database, lease):
+            if connection.vendor == "sqlite":
+                _run(connection, touch)
+            yield
+            if connection.needs_rollback:
+                return
+            before()
+            _run(connection, touch)
+            if _run(connection, remove) != len(keys):
+                raise lost()
+    except StatementFailed as failed:
+        raise unavailable(failed, database) from failed.__cause__

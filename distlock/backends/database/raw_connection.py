@@ -1,14 +1,54 @@
-"""Drivers whose cursors are used, and Python's own one for SQLite."""
+"""What every driver has to do, and the drivers whose cursors are used, also Python's for SQLite."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
-from distlock.backends.database.drivers.base import RawConnection, hung_up_after
 from distlock.backends.database.statements import Result, Statement
+from distlock.concurrency.timers import call_after
+
+
+class TimedOut(Exception):
+    """The answer did not come within the time limit. It may come later."""
+
+
+class RawConnection(ABC):
+    """A connection of a driver. It raises the driver's own errors."""
+
+    @abstractmethod
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """Run the statements of one packet; returns the result of each.
+
+        Raises TimedOut after ``limit`` seconds (None: never).
+        """
+
+    #: whether notifications() works
+    hears: ClassVar[bool] = False
+
+    def notifications(self) -> list[str]:
+        """PostgreSQL: return what NOTIFY has told this session since the last time."""
+        raise NotImplementedError
+
+
+@contextlib.contextmanager
+def hung_up_after(limit: float | None, hang_up: Callable[[], object] | None) -> Iterator[None]:
+    """Let a timer end what is waited for; TimedOut if it had to."""
+    if limit is None or hang_up is None:
+        yield
+        return
+    timer = call_after(limit, hang_up)
+    try:
+        yield
+    except Exception as error:
+        if not timer.cancel():
+            raise TimedOut from error
+        raise
+    finally:
+        timer.cancel()
 
 
 class CursorConnection(RawConnection):

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty
 
+from distlock.backends.database import wait_session
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.queue import lock_rows
-from distlock.backends.database.queue.lock_rows import LockRows, RowSnapshot
-from distlock.backends.database.queue.waiter import Waiter, WakeReason
+from distlock.backends.database.wait_session import LockRows, RowSnapshot
+from distlock.backends.database.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.wait_queue import WaitQueue
@@ -97,7 +97,7 @@ class StallMonitor:
         sent_at = clock()
         # Under steady contention nobody waits long enough to be worth a look.
         waiters = [
-            waiter for waiter in self._waiters() if sent_at - waiter.began >= lock_rows.GRACE
+            waiter for waiter in self._waiters() if sent_at - waiter.began >= wait_session.GRACE
         ]
         if not waiters:
             return
@@ -141,5 +141,5 @@ class StallMonitor:
         elif sessions[session.ident]:
             waiter.wake(WakeReason.REQUEUE)
         elif row.remaining < _LONGEST_PERIOD:
-            grace = lock_rows.GRACE
+            grace = wait_session.GRACE
             self._look_again_at(sent_at + max(row.remaining, -grace) + grace)

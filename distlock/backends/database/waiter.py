@@ -1,20 +1,30 @@
-"""One wait for one lock: a worker thread waits in the server, the caller waits for its answer."""
+"""One wait for one lock: a worker thread waits in the server, the caller waits for its answer.
+
+That someone else has the lock is told to the caller only if the database has said so.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Protocol
 
 from distlock.backends.database import errors
-from distlock.backends.database.advisory_locks import AdvisoryLocks
+from distlock.backends.database.advisory_locks import AdvisoryLocks, comment
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
-from distlock.backends.database.queue.sql_comment import comment
-from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
+from distlock.backends.database.sql import TABLE
+from distlock.backends.database.wait_session import (
+    LockRows,
+    RowSnapshot,
+    WaitSession,
+    WaitSessionPool,
+)
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
 from distlock.concurrency.threads import start, thread_logger
@@ -27,6 +37,10 @@ _LATENCY = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 #: Seconds beyond the time-out after which a question has failed because this process stood still.
 _STOOD_STILL = 1.0
+#: A row that was freed less than so many seconds ago still counts as held: the next one takes it.
+_HANDOVER = 2.0
+#: Seconds between two looks for evidence.
+_EVIDENCE_PAUSE = 0.05
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
@@ -37,6 +51,77 @@ _TRANSIENT = (
     errors.StatementTimeout,
     errors.Cancelled,
 )
+
+
+@dataclass(slots=True)
+class HolderEvidence:
+    """What the database has said about who holds a lock since one claim asked for it."""
+
+    _rows: LockRows
+    _claim: Claim
+    #: when the claim asked first
+    began: float = field(default_factory=clock)
+    #: when the latest question was sent whose answer was that someone else has the lock
+    held_at: float = -math.inf
+    #: why the lock could not be taken although it may be free
+    row_locked: errors.RowLocked | None = None
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether it is no older than what the database gets for an answer."""
+        return clock() - self.held_at < self._rows.pool.timeout
+
+    def look(self, deadline: float | None) -> bool:
+        """Ask whether someone else has the lock now; raises a StatementFailed."""
+        sent_at = clock()
+        row = self._rows.look([self._claim.name], deadline).get(self._claim.name)
+        if row is None or row.grantable_to(self._claim):
+            return False
+        self.note_held(row, sent_at)
+        return True
+
+    def note_held(self, row: RowSnapshot, sent_at: float) -> None:
+        """Note that someone else has the lock; forget a holder noted under another token."""
+        holder = self._claim.refused_by
+        if holder is not None:
+            age = (holder.held_for or 0.0) + sent_at - max(self.held_at, self.began)
+            same = holder.token == row.token
+            self._claim.refused_by = replace(holder, held_for=age) if same else None
+        self.held_at = sent_at
+
+    def check(self, deadline: float | None) -> None:
+        """Raise a StatementFailed unless someone else had the lock, by the database's word.
+
+        That word must not be older than what the database gets for an answer. If there is none,
+        it is asked again until ``deadline``, although the caller's time is over.
+        """
+        now = clock()
+        until = math.inf if deadline is None else deadline
+        if self.is_recent:
+            return
+        while True:
+            row = self._rows.look([self._claim.name], until).get(self._claim.name)
+            if row is not None and self._was_held(row, now):
+                self.note_held(row, clock())
+                return
+            if self.row_locked is not None:
+                raise self.row_locked
+            if clock() >= until:
+                break
+            time.sleep(_EVIDENCE_PAUSE)  # it may be taken just now, for the first time: no row yet
+        raise errors.StatementFailed(
+            f"lock {self._claim.name!r} is free, but could not be taken in time: its row or the"
+            f" table {TABLE} is locked by a transaction of someone else, or whoever is next in line"
+            " does not come"
+        )
+
+    def _was_held(self, row: RowSnapshot, now: float) -> bool:
+        if row.is_held_by(self._claim):
+            return False
+        # Where the row is locked, the holder may be committing, even if the lease has ended.
+        if row.remaining > 0 or self.row_locked is not None:
+            return bool(row.owner)
+        return row.remaining > -max(now - self.began, _HANDOVER)
 
 
 class WakeReason(Enum):
@@ -59,7 +144,6 @@ class Waits(Protocol):
     def cancel_soon(self, waiter: Waiter) -> None: ...
     def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
     def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
-    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable: ...
 
 
 class Waiter:
@@ -134,7 +218,7 @@ class Waiter:
             asked_at = now
         self._trouble_since = self._trouble_since or asked_at
         if now >= self.patient_until:
-            self.fail(self.waits.unavailable(failed))
+            self.fail(errors.unavailable(failed, self.waits.pool.database))
 
     @property
     def patient_until(self) -> float:
@@ -273,4 +357,4 @@ class Waiter:
             self.note_failure(failed)
             self._ended.wait(_RETRY_PAUSE)
         else:
-            self.fail(self.waits.unavailable(failed))
+            self.fail(errors.unavailable(failed, self.waits.pool.database))

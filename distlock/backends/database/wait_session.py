@@ -1,12 +1,13 @@
-"""Sessions to wait in: one that stands in a queue of the server, and those of a process."""
+"""What waiters ask the server: about the row of a lock, and in sessions that stand in its queue."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Any, NamedTuple
 
 from django.db import connections
 
@@ -15,13 +16,16 @@ from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connect import TARGET
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.lock_rows import RowSnapshot
+from distlock.backends.database.sql import holder
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.types.lease import Claim, Lease
 
+#: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
+#: pause between two looks of the head of the queue.
+GRACE = 0.5
 #: Seconds after which a waiter that was cancelled and does not come back is hung up on.
 _CANCEL_LIMIT = 1.0
 #: This part of its time the server gets for a look of the head of the queue. If it is not enough,
@@ -29,6 +33,72 @@ _CANCEL_LIMIT = 1.0
 _MOST = 3 / 4
 #: Seconds that a session is kept after a wait, for the next one.
 _IDLE = 2.0
+
+
+class RowSnapshot(NamedTuple):
+    """The row of a lock at one moment.
+
+    ``remaining`` is the seconds until the lease ends; below zero, since it ended or was freed.
+    """
+
+    name: str
+    owner: str
+    token: int
+    remaining: float
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> RowSnapshot:
+        """Read a row of the answer to ``AdvisoryLocks.look()``."""
+        name, owner, token, remaining = row
+        return cls(str(name), str(owner), int(token), float(remaining))
+
+    @property
+    def stalled(self) -> bool:
+        """Whether those in front have had the time to take the lock, and did not."""
+        return self.remaining <= -GRACE
+
+    def grantable_to(self, claim: Claim) -> bool:
+        """Return whether the claim can be granted now."""
+        return not self.owner or self.remaining <= 0 or self.is_held_by(claim)
+
+    def is_held_by(self, claim: Claim) -> bool:
+        """Return whether the claim's owner holds it, perhaps from elsewhere by its name."""
+        return self.owner == holder(claim)
+
+
+class LockRows:
+    """The table of a database with native locks. Everything raises a StatementFailed."""
+
+    def __init__(self, pool: Pool, locks: AdvisoryLocks) -> None:
+        self.pool = pool
+        self.locks = locks
+
+    def take_if_no_waiters(self, claim: Claim, deadline: float | None = None) -> int | None:
+        """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
+
+        Also if those who wait have not taken it in time: the native lock may be kept for a hold
+        that was broken, or was freed elsewhere by its owner's name. Raises RowLocked if a
+        transaction of someone else kept the row, whoever has the lock.
+        """
+
+        def work(session: Session) -> int | None:
+            dialect, locks = session.dialect, self.locks
+            if session.pooled:  # nobody waits in a queue; a native lock there was left behind
+                return dialect.acquire(session.ask, claim)
+            values = locks.values(locks.key(session.namespace, claim.name))
+            return dialect.acquire(
+                session.ask, claim, dialect.in_order(locks.nobody_waits, GRACE), values
+            )
+
+        try:
+            return self.pool.work(work, deadline)
+        except errors.SerializationFailure:  # someone is writing the row at the moment
+            return None
+
+    def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
+        """Look at the rows of some locks, by name."""
+        answer = self.pool.run(self.locks.look(list(names)), deadline)
+        return {row.name: row for row in map(RowSnapshot.of, answer.rows)}
 
 
 class WaitSession:

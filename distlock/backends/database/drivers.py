@@ -1,0 +1,336 @@
+"""How statements are sent through each driver, and how long an answer is waited for.
+
+psycopg 3 and mysqlclient can send a statement without waiting for the answer. The thread then
+waits at the socket, with a time limit, and can be interrupted. This also skips the drivers'
+cursors, which cost more than a short statement does. Other drivers run a statement through a
+cursor, and a timer shuts the socket down when the time is up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import select
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from distlock.backends.database.raw_connection import (
+    CursorConnection,
+    RawConnection,
+    SQLiteConnection,
+    TimedOut,
+    hung_up_after,
+)
+from distlock.backends.database.statements import Result, Statement
+from distlock.concurrency.clock import clock
+
+T = TypeVar("T")
+
+#: A statement is worth it to be prepared when a session sends it for this time.
+_OFTEN = 3
+#: Statements that a session keeps prepared, at the most; and texts that it counts.
+_MOST_PREPARED, _MOST_COUNTED = 60, 1000
+#: Seconds that have to be left for preparing a statement on MariaDB: a round trip of its own.
+_TIME_TO_PREPARE = 1.0
+
+_ALREADY_PREPARED = "42P05"  # duplicate_prepared_statement
+
+
+def raw_connection_for(wrapper: Any, hang_up: Callable[[], object] | None) -> RawConnection:
+    """Return how to send statements on a Django connection that is open.
+
+    ``hang_up`` shuts its socket down, from another thread; None if it has none.
+    """
+    driver, connection = wrapper.Database.__name__, wrapper.connection
+    # A backend with cursors of its own may send statements to several servers.
+    if str(type(wrapper).create_cursor.__module__).startswith("django."):
+        if driver == "psycopg" and connection.info.encoding == "utf-8":
+            return PsycopgConnection(connection)
+        if driver == "MySQLdb" and hasattr(connection, "send_query"):  # PyMySQL in its name
+            ends_by_itself = "read_timeout" in wrapper.settings_dict["OPTIONS"]
+            return MySQLConnection(
+                connection,
+                None if ends_by_itself else hang_up,
+                prepares=wrapper.mysql_is_mariadb,
+            )
+        if wrapper.vendor == "sqlite":
+            return SQLiteConnection(connection)
+    return CursorConnection(wrapper, hang_up)
+
+
+class Prepared(dict[str, T]):
+    """What a session has prepared, by text, and how often it has sent other texts.
+
+    What is prepared keeps memory in the server, and most texts are sent once in a while.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: dict[str, int] = {}
+
+    def is_due(self, sql: str) -> bool:
+        """Count a text once more that is not prepared; return whether it is worth it now."""
+        if len(self._sent) > _MOST_COUNTED:
+            self._sent.clear()
+        self._sent[sql] = sent = self._sent.get(sql, 0) + 1
+        return sent >= _OFTEN and len(self) < _MOST_PREPARED
+
+
+def name_of(text: bytes) -> str:
+    """Return the name of a prepared statement, which is made of its text.
+
+    So even where a pooler that nobody knows of mixes up sessions, no name stands for another one.
+    """
+    return f"distlock_{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def poll_of(fd: int, event: int = select.POLLIN) -> select.poll:
+    """Return what waits for an event at a socket."""
+    poll = select.poll()
+    poll.register(fd, event)
+    return poll
+
+
+def wait(socket: select.poll, until: float | None) -> None:
+    """Wait for a socket; TimedOut after the time ``until`` (None: never) of clock()."""
+    while True:
+        rest = None
+        if until is not None:
+            # At most an hour: poll() takes no more than 24 days.
+            rest = math.ceil(min(max(until - clock(), 0.0), 3600.0) * 1000)
+        if socket.poll(rest):
+            return
+        if until is not None and clock() >= until:
+            raise TimedOut
+
+
+class MySQLConnection(RawConnection):
+    """mysqlclient, https://mysqlclient.readthedocs.io/user_guide.html#mysql-c-api-translation.
+
+    An answer that stalls halfway is ended by the driver's own ``read_timeout``. A connection in
+    which one waits in the server has none, and needs a timer instead.
+    """
+
+    def __init__(
+        self, connection: Any, hang_up: Callable[[], object] | None, *, prepares: bool
+    ) -> None:
+        """``hang_up`` shuts the socket down; None if the connection has a ``read_timeout``.
+
+        ``prepares``: statements that are sent often may be prepared.
+        """
+        self._connection = connection
+        self._escape = connection.string_literal
+        self._socket = poll_of(connection.fileno())
+        self._hang_up = hang_up
+        self._prepares = prepares and hang_up is None
+        #: what executes a text with the same parameters
+        self._prepared = Prepared[str]()
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        if limit is None or self._hang_up is not None:
+            text = self._text(statement.sql, statement.params)
+            with hung_up_after(limit, self._hang_up):
+                return self._ask(text, None)
+        until = clock() + limit
+        sql, params = statement.sql, statement.params
+        if statement.prepare and self._prepares:
+            execute = self._prepared.get(sql)
+            if execute is None and limit >= _TIME_TO_PREPARE:
+                execute = self._prepare(sql, until)
+            sql = execute or sql
+        return self._ask(self._text(sql, params), until)
+
+    def _ask(self, text: bytes, until: float | None) -> list[Result]:
+        """Return the results of a text; without ``until``, the driver waits for the answer."""
+        connection = self._connection
+        if until is None:
+            connection.query(text)
+        else:
+            connection.send_query(text)
+            wait(self._socket, until)
+            connection.read_query_result()
+        results = []
+        while True:
+            found = connection.store_result()
+            rows = list(found.fetch_row(0)) if found else []
+            affected, insert_id = connection.affected_rows(), connection.insert_id()
+            results.append(Result(rows, affected, insert_id))
+            if connection.next_result():
+                return results
+
+    def _prepare(self, sql: str, until: float) -> str | None:
+        """Return what executes a text, once it is prepared; None if the text is to be sent."""
+        # Of several statements at once none can be prepared.
+        if "; " in sql or not self._prepared.is_due(sql):
+            return None
+        marks = _Marks()
+        text = (sql % marks).encode()
+        name = name_of(text)
+        try:
+            self._ask(b"PREPARE %b FROM %b" % (name.encode(), self._escape(text)), until)
+        except self._connection.Error:
+            # The server may have too many. Whatever it is, nothing has been carried out.
+            self._prepares = False
+            return None
+        using = f" USING {marks}" if marks.names else ""
+        self._prepared[sql] = execute = f"EXECUTE {name}{using}"
+        return execute
+
+    def _text(self, sql: str, params: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
+        literal = self._connection.literal
+        if isinstance(params, tuple):
+            return (sql % tuple(literal(value).decode() for value in params)).encode()
+        literals = {}
+        for name, value in params.items():
+            # The driver's own way costs three times as much, and a text has a dozen literals.
+            if type(value) is str:
+                literals[name] = self._escape(value.encode()).decode()
+            elif type(value) is int or type(value) is bool:
+                literals[name] = str(value)
+            elif type(value) is float and math.isfinite(value):
+                number = repr(value)
+                # Without an exponent it would be a DECIMAL.
+                literals[name] = number if "e" in number else f"{number}e0"
+            else:
+                literals[name] = literal(value).decode()
+        return (sql % literals).encode()
+
+
+class _Marks:
+    """Puts a question mark for each parameter of a text; then its str() are all of them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __getitem__(self, name: str) -> str:
+        self.names.append(name)
+        return "?"
+
+    def __str__(self) -> str:
+        return ", ".join(f"%({name})s" for name in self.names)
+
+
+class PsycopgConnection(RawConnection):
+    """psycopg 3, https://www.psycopg.org/psycopg3/docs/api/pq.html."""
+
+    def __init__(self, connection: Any) -> None:
+        from psycopg import OperationalError, adapt, errors, pq, sql
+
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._socket = poll_of(connection.pgconn.socket)
+        self._sql = sql
+        self._error, self._lost = errors.error_from_result, OperationalError
+        self._good = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}
+        self._broken = pq.ConnStatus.BAD
+        self._transformer = adapt.Transformer(connection)
+        self._escape = pq.Escaping(connection.pgconn).escape_literal
+        #: name and parameters, in the order of their numbers, by text
+        self._prepared = Prepared[tuple[bytes, tuple[str, ...]]]()
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        until = None if limit is None else clock() + limit
+        sql, params = statement.sql, statement.params
+        *before, last = sql.split("; ")
+        # A statement by itself is known to be sent often, the last one of a packet is not.
+        prepare = statement.prepare and (
+            not before or last in self._prepared or self._prepared.is_due(last)
+        )
+        if not prepare:
+            self._pgconn.send_query(_with_literals(statement, self._literal))
+        else:
+            assert not isinstance(params, tuple), "what is prepared has named parameters"
+            if before:
+                literals = {key: self._literal(value) for key, value in params.items()}
+                packet = [self._executed(part, literals, until) for part in (*before, last)]
+                self._pgconn.send_query("; ".join(packet).encode())
+            else:
+                name, order = self._prepared.get(sql) or self._prepare(sql, until)
+                texts = list(map(str, map(params.__getitem__, order)))
+                if "\0" in "".join(texts):  # libpq would send what is before it
+                    raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
+                self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
+        transformer, results = self._transformer, []
+        for result in self._answers(until):
+            if result.status not in self._good:
+                error = self._error(result)
+                # What the library says of a connection that broke has no code from the server.
+                broken = self._pgconn.status == self._broken
+                raise self._lost(str(error)) if broken else error
+            rows = []
+            if count := result.ntuples:
+                transformer.set_pgresult(result)
+                rows = transformer.load_rows(0, count, tuple)
+            results.append(Result(rows, result.command_tuples or 0))
+        return results
+
+    hears: ClassVar[bool] = True
+
+    def notifications(self) -> list[str]:
+        """See RawConnection.notifications()."""
+        self._pgconn.consume_input()
+        texts = []
+        while (told := self._pgconn.notifies()) is not None:
+            texts.append(told.extra.decode())
+        return texts
+
+    def _answers(self, until: float | None) -> list[Any]:
+        """Return all results of what was sent."""
+        pgconn = self._pgconn
+        results: list[Any] = []
+        while pgconn.flush():  # more than the socket takes at once
+            wait(poll_of(pgconn.socket, select.POLLIN | select.POLLOUT), until)
+            pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                wait(self._socket, until)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return results
+            results.append(result)
+
+    def _prepare(self, sql: str, until: float | None) -> tuple[bytes, tuple[str, ...]]:
+        numbers = _Numbers()
+        text = (sql % numbers).encode()
+        name = name_of(text).encode()
+        self._pgconn.send_prepare(name, text)
+        for result in self._answers(until):
+            if result.status not in self._good:
+                error = self._error(result)
+                if error.sqlstate != _ALREADY_PREPARED:
+                    raise error
+        self._prepared[sql] = prepared = name, tuple(numbers)
+        return prepared
+
+    def _executed(self, sql: str, literals: Mapping[str, str], until: float | None) -> str:
+        """Return what runs one statement of a packet; those that have parameters are prepared."""
+        if "%(" not in sql:
+            return sql % ()
+        name, order = self._prepared.get(sql) or self._prepare(sql, until)
+        return f"EXECUTE {name.decode()} ({', '.join([literals[key] for key in order])})"
+
+    def _literal(self, value: Any) -> str:
+        # The usual way costs ten times as much.
+        if isinstance(value, str) and "\0" not in value:
+            return bytes(self._escape(value.encode())).decode()
+        if value is None or type(value) is int:
+            return "NULL" if value is None else f" {value}"
+        return bytes(self._sql.Literal(value).as_bytes(self._connection)).decode()
+
+
+class _Numbers(dict[str, str]):
+    """Numbers the parameters of a text in the order in which they are asked for."""
+
+    def __missing__(self, name: str) -> str:
+        self[name] = number = f"${len(self) + 1}"
+        return number
+
+
+def _with_literals(statement: Statement, literal: Callable[[Any], str]) -> bytes:
+    sql, params = statement.sql, statement.params
+    if isinstance(params, tuple):
+        return (sql % tuple(map(literal, params))).encode()
+    return (sql % {name: literal(value) for name, value in params.items()}).encode()
