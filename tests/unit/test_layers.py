@@ -18,7 +18,7 @@ LAYERS = [
     ["types.printable", "types.json_values", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.testcase", "backends.open_transactions", "backends.durable"],
-    ["backends.blocking_calls", "backends.store", "backends.paging", "backends.tls"],
+    ["backends.blocking_calls", "backends.store", "backends.paging"],
     ["backends.cleanup", "backends.base"],
     ["backends.local_store"],
     ["backends.zookeeper.options", "backends.zookeeper.requests"],

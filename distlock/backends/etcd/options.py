@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from distlock.backends.settings import BackendSettings, Secret
-from distlock.backends.tls import tls_context, tls_options
+from distlock.backends.settings import BackendSettings, Secret, tls_context, tls_options
 
 DEFAULTS: Mapping[str, Any] = {
     "prefix": "/distlock/",

@@ -10,7 +10,7 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from distlock.backends.tls import tls_context
+from distlock.backends.settings import tls_context
 from distlock.concurrency.threads import without_signals
 from distlock.types.owners import gevent_patched
 

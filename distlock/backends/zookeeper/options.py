@@ -12,8 +12,7 @@ from kazoo.protocol.paths import normpath
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from distlock.backends.settings import BackendSettings, Secret
-from distlock.backends.tls import tls_options
+from distlock.backends.settings import BackendSettings, Secret, tls_options
 
 DEFAULTS: Mapping[str, Any] = {
     "root": "/distlock",
