@@ -16,7 +16,5 @@ settings        an entry of the ``DISTLOCK`` setting, checked
 cleanup         takes back what may have been granted to nobody
 paging          a page of a list where only names can be listed
 blocking_calls  the threads on which tasks make calls that block
-durable         a transaction that is the outermost one
-open_transactions  those of this thread, and what is called at their end
-testcase        what is special inside Django's test cases
+open_transactions  those of the callers, how they end, and that of atomic()
 """

@@ -16,9 +16,15 @@ from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend, Capabilities
-from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
 from distlock.backends.local_store import LocalStore
-from distlock.backends.testcase import in_test_environment
+from distlock.backends.open_transactions import (
+    check_durable,
+    durable,
+    in_test_environment,
+    is_inside,
+    is_joining,
+    joined,
+)
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable

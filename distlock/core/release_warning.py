@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from distlock.backends.testcase import blocks_of_test_case
+from distlock.backends.open_transactions import blocks_of_test_case
 from distlock.core.call_site import callers_level
 from distlock.core.held import Key
 from distlock.exceptions import ReleasedInTransaction

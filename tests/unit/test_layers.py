@@ -17,7 +17,7 @@ LAYERS = [
     ["exceptions", "concurrency", "typed"],
     ["types.printable", "types.json_values", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
-    ["backends.settings", "backends.testcase", "backends.open_transactions", "backends.durable"],
+    ["backends.settings", "backends.open_transactions"],
     ["backends.blocking_calls", "backends.store", "backends.paging"],
     ["backends.cleanup", "backends.base"],
     ["backends.local_store"],

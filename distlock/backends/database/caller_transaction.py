@@ -13,8 +13,11 @@ from django.db import connections
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.sqlite_session import CallerConnection
-from distlock.backends.open_transactions import TransactionOutcomeHook
-from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
+from distlock.backends.open_transactions import (
+    TransactionOutcomeHook,
+    blocks_of_test_case,
+    connection_of_test_case,
+)
 from distlock.concurrency.threads import start
 
 

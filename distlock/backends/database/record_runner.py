@@ -7,7 +7,7 @@ from distlock.backends.database.errors import FileLocked, NoTable, StatementFail
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sqlite_session import CallerConnection
-from distlock.backends.testcase import connection_of_test_case
+from distlock.backends.open_transactions import connection_of_test_case
 from distlock.exceptions import LockUnavailable, NotSupported
 
 _BEFORE_IT = "Do it before the transaction begins (a view: outside of ATOMIC_REQUESTS)"

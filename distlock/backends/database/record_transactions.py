@@ -14,7 +14,7 @@ from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
 from distlock.backends.database.sql import in_list, named_values
 from distlock.backends.database.statements import Statement
-from distlock.backends.durable import durable
+from distlock.backends.open_transactions import durable
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Lease
 

@@ -17,9 +17,15 @@ from distlock.backends.database.errors import (
 )
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE, Dialect
-from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
-from distlock.backends.open_transactions import SEES_COMMITS
-from distlock.backends.testcase import blocks_of_test_case
+from distlock.backends.open_transactions import (
+    SEES_COMMITS,
+    blocks_of_test_case,
+    check_durable,
+    durable,
+    is_inside,
+    is_joining,
+    joined,
+)
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
 
