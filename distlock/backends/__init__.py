@@ -13,8 +13,7 @@ seat_requests   the way to a seat: a look, a place in the queue, a grant
 recipe_records  what recipes do with records: change them by a plan, be a member
 process_session the session of a process, to which most of its records are bound
 settings        an entry of the ``DISTLOCK`` setting, checked
-cleanup         takes back what may have been granted to nobody
+background      threads: what tasks ask, and taking back what may be granted to nobody
 paging          a page of a list where only names can be listed
-blocking_calls  the threads on which tasks make calls that block
 open_transactions  those of the callers, how they end, and that of atomic()
 """

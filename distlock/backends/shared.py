@@ -13,9 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+from distlock.backends.background import Cleanup, answer_due
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.blocking_calls import answer_due
-from distlock.backends.cleanup import Cleanup
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.recipe_records import RecipeRecords
 from distlock.backends.seat_requests import Look, SeatRequests

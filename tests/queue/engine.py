@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 import pytest
 from django.db import connections
 
-from distlock.backends import blocking_calls
+from distlock.backends import background
 from distlock.backends.database import pool
 from distlock.backends.database.engines import advisory_locks_for
 from distlock.backends.database.queue import lock_rows
@@ -31,7 +31,7 @@ def set_pace(grace=GRACE, set_attribute=setattr):
     ``grace`` is what those in front get before they are overtaken.
     """
     set_attribute(pool, "SHORTEST_LIMIT", SHORTEST_LIMIT)
-    set_attribute(blocking_calls, "LAST_ANSWER", LAST_ANSWER)
+    set_attribute(background, "LAST_ANSWER", LAST_ANSWER)
     set_attribute(lock_rows, "GRACE", grace)
 
 

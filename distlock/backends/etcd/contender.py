@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from distlock.backends.background import BlockingCalls, Cleanup, answer_due
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import BlockingCalls, answer_due
-from distlock.backends.cleanup import Cleanup
 from distlock.backends.etcd.client import Client, EtcdLease
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError, is_for_another
 from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData, Sync
 
+from distlock.backends.background import answer_due
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import answer_due
 from distlock.backends.zookeeper import tree
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
