@@ -20,10 +20,8 @@ from kazoo.protocol.serialization import Delete, Sync
 from kazoo.protocol.states import KazooState, KeeperState
 
 from distlock.backends.zookeeper.connection import REPORTED_AFTER, Connection
-from distlock.backends.zookeeper.handler import new_handler
-from distlock.backends.zookeeper.options import Options
-from distlock.backends.zookeeper.requests import NotSent, Reply, batches
-from distlock.backends.zookeeper.watches import NodeWatches
+from distlock.backends.zookeeper.options import Options, new_handler
+from distlock.backends.zookeeper.requests import NodeWatches, NotSent, Reply, batches
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotPermitted
 
@@ -31,7 +29,7 @@ _REFUSALS = (AuthFailedError, SASLException, SessionClosedRequireSaslError)
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class ZooKeeperSession:
     """A session with the servers: its ephemeral nodes live as long as it does."""
 
     id: int
@@ -50,12 +48,12 @@ class Client:
     def __init__(
         self,
         options: Options,
-        on_begin: Callable[[Session], None],
-        on_over: Callable[[Session], None],
+        on_begin: Callable[[ZooKeeperSession], None],
+        on_over: Callable[[ZooKeeperSession], None],
         on_ping: Callable[[], None],
     ) -> None:
         self.options = options
-        self.session: Session | None = None
+        self.session: ZooKeeperSession | None = None
         self.dead = False  # it will not connect again
         self._failure: Exception | None = None  # why
         self._on_begin = on_begin
@@ -140,7 +138,7 @@ class Client:
             answers |= zip(some, map(self.found, replies), strict=True)
         return answers
 
-    def delete_node(self, session: Session, path: str) -> None:
+    def delete_node(self, session: ZooKeeperSession, path: str) -> None:
         """Delete a node of ``session`` without waiting, also after the connection has come back.
 
         The end of the session removes it too.
@@ -227,7 +225,7 @@ class Client:
         number = self.kazoo.client_id[0]
         if self.session is None or self.session.id != number or self.session.over:
             self._end_session()
-            self.session = Session(number, session_timeout)
+            self.session = ZooKeeperSession(number, session_timeout)
             self._on_begin(self.session)
 
     def on_open(self) -> None:

@@ -12,7 +12,7 @@ from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData,
 from distlock.backends.background import answer_due
 from distlock.backends.base import PendingLease
 from distlock.backends.zookeeper import tree
-from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.client import Client, ZooKeeperSession
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
 from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
@@ -66,7 +66,7 @@ class Contender:
         self._asked_at = 0.0  # when the request was sent that the latest answer is to
         #: Since when it is not known whether someone is ahead; None while someone is.
         self._unsure_since: float | None = clock()
-        self._session: Session | None = None  # in which a node was asked for
+        self._session: ZooKeeperSession | None = None  # in which a node was asked for
         self._node: ContenderNode | None = None  # while it is known to be there
         self._watch: tuple[str, Reply] | None = None  # on the node ahead
         self._connecting: Reply | None = None  # what it waits for without a connection

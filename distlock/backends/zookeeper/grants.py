@@ -9,7 +9,7 @@ from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
-from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.client import Client, ZooKeeperSession
 from distlock.backends.zookeeper.requests import Reply
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Lease, Owner
@@ -22,7 +22,7 @@ BROKEN = "its node in ZooKeeper was deleted: it was broken"
 class ContenderNode:
     """A contender's node that this process has made."""
 
-    session: Session
+    session: ZooKeeperSession
     path: str
     czxid: int
     created_after: float  # of clock()
@@ -118,7 +118,7 @@ class Grants:
             self._lost[grant.lease.nonce] = reason
         self._on_loss(grant.lease, reason)
 
-    def lose_all(self, reason: str, session: Session | None = None) -> None:
+    def lose_all(self, reason: str, session: ZooKeeperSession | None = None) -> None:
         """Note that all grants, or those of one session, have ended."""
         for grant in list(self._by_name.values()):
             if session is None or grant.node.session is session:

@@ -18,8 +18,8 @@ from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.contender import Contender
 from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, Options
-from distlock.backends.zookeeper.reader import UNBREAKABLE, TreeReader
 from distlock.backends.zookeeper.store import ZooKeeperStore
+from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Step, arun, run
