@@ -14,7 +14,6 @@ from django.utils.translation import gettext as _
 from distlock.admin.query import Place, Query, source_of
 from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
-from distlock.backends.paging import NamePages
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
@@ -24,7 +23,7 @@ from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
-from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, page_of
+from distlock.types.query import Counts, DisplayStatus, LockQuery, NamePages, Page, page_of
 
 
 @dataclass(frozen=True, slots=True)

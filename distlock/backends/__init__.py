@@ -14,6 +14,5 @@ recipe_records  what recipes do with records: change them by a plan, be a member
 process_session the session of a process, to which most of its records are bound
 settings        an entry of the ``DISTLOCK`` setting, checked
 background      threads: what tasks ask, and taking back what may be granted to nobody
-paging          a page of a list where only names can be listed
 open_transactions  those of the callers, how they end, and that of atomic()
 """

@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any, TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
-from distlock.backends.etcd.kv import Json, after, to_bytes
+from distlock.backends.etcd.messages import Json, after, to_bytes
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.threads import start, thread_logger

@@ -20,11 +20,10 @@ from urllib.parse import quote, unquote
 from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
 from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, Sync
 
-from distlock.backends.paging import MOST_READ, NamePages
 from distlock.backends.zookeeper.client import Client, ZooKeeperSession
 from distlock.backends.zookeeper.requests import CreateContainer, Reply, batches
 from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
-from distlock.types.query import LockQuery, Page
+from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 
 # Paths
 
