@@ -60,7 +60,7 @@ LAYERS = [
     ["backends.database.store"],
     ["backends.database.maintenance", "backends.database.checks", "backends.database.schema"],
     ["backends.database.lock"],
-    ["backends.seats", "backends.process_session"],
+    ["backends.seats"],
     ["backends.seat_requests"],
     ["backends.recipe_records"],
     ["backends.shared"],
