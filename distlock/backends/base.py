@@ -53,6 +53,10 @@ class Capabilities:
 PendingLease: TypeAlias = Steps[Lease | None]
 
 
+#: Why a lease is gone whose hold was broken.
+BROKEN = "it was broken"
+
+
 class Listener(Protocol):
     """What a backend calls when it learns something of a lease without having been asked."""
 
@@ -192,6 +196,11 @@ class BaseBackend(ABC):
 
     def discard_local(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""
+
+    def tell_lost(self, lease: Lease, reason: str) -> None:
+        """Tell the listener, if there is one, that a lease is gone."""
+        if self.listener is not None:
+            self.listener.lease_lost(lease, reason)
 
     def kept_until(self, claim: Claim) -> float:
         """Return how long, by the local clock, what a claim was granted may be kept for others.

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from distlock.backends.base import BaseBackend, Capabilities
+from distlock.backends.base import BROKEN, BaseBackend, Capabilities
 from distlock.backends.local_store import LocalStore
 from distlock.backends.open_transactions import (
     check_durable,
@@ -158,8 +158,7 @@ class LocalBackend(BaseBackend):
             # No condition variable, which an interrupt could leave without the mutex.
             time.sleep(_COMMIT_PAUSE)
         lease = Lease(held.claim, held.token, held.expires_at)
-        if self.listener:
-            self.listener.lease_lost(lease, "it was broken")
+        self.tell_lost(lease, BROKEN)
         return lease
 
     def sweep(self) -> SweepResult:

@@ -165,31 +165,26 @@ class _BlocksInTestCase(list[Any]):
         return block
 
 
-def isolation_level(connection: Any) -> str:
-    """Return the isolation level of an open transaction: "read committed", "serializable" …
+def reads_snapshot(connection: Any) -> bool:
+    """Return whether what an open transaction reads may be older than what was committed since.
 
-    It is empty where it does not matter. The server is asked, because its default may be another
-    one than Django's. A DatabaseError of Django if it cannot be asked.
+    The server is asked for the isolation level, because its default may be another one than
+    Django's. Failed if it cannot be asked.
     """
     vendor = connection.vendor
     if vendor == "mysql" and connection.mysql_is_mariadb:
         vendor = "mariadb"
     query = _ISOLATION.get(vendor)
     if query is None:
-        return ""
+        return False
     # The driver's cursor: this is no query of the app, and is not counted as one.
     with connection.wrap_database_errors, connection.connection.cursor() as cursor:
         cursor.execute(query)
         (level,) = cursor.fetchone()
-    return str(level).replace("-", " ").lower()
+    return str(level).replace("-", " ").lower() not in SEES_COMMITS
 
 
-def reads_snapshot(connection: Any) -> bool:
-    """Return whether what an open transaction reads may be older than what was committed since."""
-    return isolation_level(connection) not in ("", *SEES_COMMITS)
-
-
-#: What isolation_level() raises.
+#: What reads_snapshot() raises.
 Failed = DjangoDatabaseError
 
 

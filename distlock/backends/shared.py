@@ -15,7 +15,7 @@ from functools import partial
 from typing import cast
 
 from distlock.backends.background import Cleanup, answer_due
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
 from distlock.backends.recipe_records import Plan, RecipeRecords
 from distlock.backends.seat_requests import Look, ProcessSession, SeatRequests
 from distlock.backends.seats import (
@@ -307,8 +307,7 @@ class SharedBackend(BaseBackend):
         if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
-        if self.listener:
-            self.listener.lease_lost(lease, "it was broken")
+        self.tell_lost(lease, BROKEN)
         return lease
 
     def resize(self, name: str, limit: int, deadline: float | None = None) -> int | None:

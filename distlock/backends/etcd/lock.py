@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Warning
 
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.contender import Contender
 from distlock.backends.etcd.leases import SHORTEST, Leases, whole_seconds
@@ -25,8 +25,6 @@ from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import is_named
 from distlock.types.query import LockQuery, Page
-
-BROKEN = "it was broken"
 
 
 class EtcdBackend(BaseBackend):
@@ -194,8 +192,7 @@ class EtcdBackend(BaseBackend):
         data = entry.data
         claim = Claim(name, data.owner, data.lasts, data.description, entry.nonce)
         lease = Lease(claim, token, 0.0)
-        if self.listener is not None:
-            self.listener.lease_lost(lease, BROKEN)
+        self.tell_lost(lease, BROKEN)
         return lease
 
     def sweep(self) -> SweepResult:

@@ -15,7 +15,7 @@ from distlock.concurrency.clock import clock
 from distlock.types.lease import Lease, Owner
 
 SESSION_OVER = "its ZooKeeper session ended"
-BROKEN = "its node in ZooKeeper was deleted: it was broken"
+NODE_DELETED = "its node in ZooKeeper was deleted: it was broken"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,4 +136,4 @@ class Grants:
     def _on_watch_end(self, grant: Grant, watch: Reply) -> None:
         grant.is_watched = False  # the next renewal adds another
         if isinstance(watch.error, NoNodeError):
-            self.lose(grant, BROKEN)
+            self.lose(grant, NODE_DELETED)

@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import Delete, GetData, Sync
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.contender import Contender
-from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grants
+from distlock.backends.zookeeper.grants import NODE_DELETED, SESSION_OVER, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, Options
 from distlock.backends.zookeeper.store import ZooKeeperStore
 from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
@@ -67,7 +67,7 @@ class ZooKeeperBackend(BaseBackend):
             self._client.discard()
         self._client = None
         self._connecting = threading.Lock()
-        self._grants = Grants(self._on_loss)
+        self._grants = Grants(self.tell_lost)
 
     @property
     def store(self) -> ZooKeeperStore:
@@ -175,7 +175,7 @@ class ZooKeeperBackend(BaseBackend):
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         lease = self._reader(deadline).break_hold(name, token, self.settings.lease)
         if lease is not None and (grant := self._grants.find(name, lease.nonce)):
-            self._grants.lose(grant, BROKEN)
+            self._grants.lose(grant, NODE_DELETED)
         return lease
 
     def sweep(self) -> SweepResult:
@@ -213,10 +213,6 @@ class ZooKeeperBackend(BaseBackend):
 
     def _reader(self, deadline: float | None) -> TreeReader:
         return TreeReader(self.client, self.alias, deadline)
-
-    def _on_loss(self, lease: Lease, reason: str) -> None:
-        if self.listener is not None:
-            self.listener.lease_lost(lease, reason)
 
     def _set_lease(self, session_timeout: float) -> None:
         lease = self.options.lease_of(session_timeout)
