@@ -14,14 +14,14 @@ from distlock.backends.etcd.connections import SEVERAL, Connections, Stream, Una
 from distlock.backends.etcd.messages import (
     FAILED_PRECONDITION,
     EtcdError,
+    EtcdReply,
     Json,
     LeaseNotFound,
-    Reply,
     not_etcd,
     refused,
     unanswered,
 )
-from distlock.backends.etcd.options import Options
+from distlock.backends.etcd.options import EtcdOptions
 from distlock.backends.etcd.watches import Watches
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
@@ -79,7 +79,7 @@ class KeepAlive:
     sent_at: float
     term: int
 
-    def proven_by(self, later: Reply) -> bool:
+    def proven_by(self, later: EtcdReply) -> bool:
         """Return whether the one who let the leases run anew was the leader.
 
         ``later`` is the answer to a linearizable request that was sent after this one was answered.
@@ -90,14 +90,14 @@ class KeepAlive:
         return self.term == later.term
 
 
-class Client:
+class EtcdClient:
     """Asks a cluster, with failover and time limits. Threads may share it; it survives a fork.
 
     Every method raises LockUnavailable if the cluster could not be asked in time, or refuses. Its
     ``maybe_applied`` tells whether the request may have been carried out.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EtcdOptions) -> None:
         self.options = options
         #: calls back when keys change
         self.watches = Watches(self._open_watch)
@@ -127,7 +127,7 @@ class Client:
         deadline: float | None = None,
         *,
         repeatable: bool = True,
-    ) -> Reply:
+    ) -> EtcdReply:
         """Return the answer to a request, such as ``ask("kv/range", [{"key": …}])``.
 
         Where etcd takes a stream of requests it may have several ``bodies``. If a member does not
@@ -162,7 +162,7 @@ class Client:
                         raise problem from problem.__cause__
                 else:
                     self._members = members[place:] + members[:place]
-                    return Reply(body, sent_at, maybe_applied)
+                    return EtcdReply(body, sent_at, maybe_applied)
             pause = next(pauses)
             if problem is not None and (not reached or clock() + pause >= ends):
                 raise problem
@@ -176,7 +176,7 @@ class Client:
         deadline: float | None = None,
         *,
         repeatable: bool = True,
-    ) -> Reply:
+    ) -> EtcdReply:
         """Carry out a transaction: ``success`` if all of ``compare`` is true, else ``failure``.
 
         All reads in it are linearizable. See ask(), and messages.py for the parts.
@@ -184,7 +184,7 @@ class Client:
         body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
         return self.ask("kv/txn", [body], deadline, repeatable=repeatable)
 
-    def do(self, operations: Sequence[Json], deadline: float | None = None) -> Reply:
+    def do(self, operations: Sequence[Json], deadline: float | None = None) -> EtcdReply:
         """Carry out operations in one step, without a condition. See txn()."""
         return self.txn((), operations, (), deadline)
 

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from distlock.backends.background import BlockingCalls, Cleanup, answer_due
 from distlock.backends.base import PendingLease
-from distlock.backends.etcd.client import Client, EtcdLease
+from distlock.backends.etcd.client import EtcdClient, EtcdLease
 from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
-from distlock.backends.etcd.lock_keys import ContenderData, LockKey, LockKeys, QueuePosition
+from distlock.backends.etcd.lock_keys import KeyData, LockKey, LockKeys, QueuePosition
 from distlock.backends.etcd.messages import (
     EtcdError,
     Json,
@@ -20,7 +20,7 @@ from distlock.backends.etcd.messages import (
     get,
     put,
 )
-from distlock.backends.etcd.watches import Watch
+from distlock.backends.etcd.watches import KeyWatch
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Sleep, Steps, Wait
@@ -45,7 +45,7 @@ _PAUSE = 0.2
 _TRIES = 5
 
 
-class Contender:
+class EtcdContender:
     """One claim that contends for its lock. The protocol, after etcd's ``concurrency.Mutex``:
 
     1. One transaction: if nobody holds the lock and nobody waits, put the holder's key with a lease
@@ -63,7 +63,7 @@ class Contender:
     """
 
     def __init__(
-        self, client: Client, leases: Leases, claim: Claim, deadline: float | None = None
+        self, client: EtcdClient, leases: Leases, claim: Claim, deadline: float | None = None
     ) -> None:
         self._client = client
         self._leases = leases
@@ -77,7 +77,7 @@ class Contender:
         self._unsure = False
         self._answered_at = clock()
         self._next_look = 0.0
-        self._watch: Watch | None = None
+        self._watch: KeyWatch | None = None
 
     # One attempt; these methods block
 
@@ -126,7 +126,7 @@ class Contender:
         ttl = whole_seconds(claim.reserved)
         lease = leases.get(claim, ttl, claim.duration, deadline)
         key = f"{self._keys.holds_of(claim.nonce)}{lease.id:x}"
-        data = ContenderData.of(claim, lease.ttl)
+        data = KeyData.of(claim, lease.ttl)
         operations = [put(key, data.to_value(), lease.id), *success]
         if self._place is not None:
             operations.append(delete(self._place_key))
@@ -155,7 +155,7 @@ class Contender:
         """Get a place in the queue; step 2."""
         place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
         self._place = place
-        data = ContenderData.of(self._claim, place.ttl)
+        data = KeyData.of(self._claim, place.ttl)
         reply = self._client.txn(
             [created(self._place_key, 0)],
             [put(self._place_key, data.to_value(), place.id)],

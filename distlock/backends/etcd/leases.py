@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from distlock.backends.etcd.client import Client, EtcdLease, new_lease_id
-from distlock.backends.etcd.lock_keys import ContenderData, LockKey, LockKeys, LockReader
+from distlock.backends.etcd.client import EtcdClient, EtcdLease, new_lease_id
+from distlock.backends.etcd.lock_keys import KeyData, LockKey, LockKeys, LockReader
 from distlock.backends.etcd.messages import (
     MOST_OPERATIONS,
     Json,
@@ -50,7 +50,7 @@ class HeldKey:
     lease: EtcdLease
     #: the length that was asked for; the cluster may have granted more
     ttl: int
-    data: ContenderData
+    data: KeyData
     #: No request that names the lease can be carried out any more after the hold is left. Else the
     #: lease must be ended: a late request would hold the lock again, for nobody.
     reusable: bool = True
@@ -87,7 +87,7 @@ class Leases:
     nothing for other holds.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
         #: leases that nobody uses at present, by length
         self._unused: dict[int, list[EtcdLease]] = {}

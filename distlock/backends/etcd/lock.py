@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from django.core.checks import CheckMessage, Warning
 
 from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
-from distlock.backends.etcd.client import Client
-from distlock.backends.etcd.contender import Contender
+from distlock.backends.etcd.client import EtcdClient
+from distlock.backends.etcd.contender import EtcdContender
 from distlock.backends.etcd.leases import SHORTEST, Leases, whole_seconds
 from distlock.backends.etcd.lock_keys import LockKeys, LockReader
 from distlock.backends.etcd.messages import (
@@ -19,7 +19,7 @@ from distlock.backends.etcd.messages import (
     get,
     put,
 )
-from distlock.backends.etcd.options import DEFAULTS, Options
+from distlock.backends.etcd.options import DEFAULTS, EtcdOptions
 from distlock.backends.etcd.store import EtcdStore
 from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
@@ -30,8 +30,8 @@ from distlock.types.query import LockQuery, Page
 class EtcdBackend(BaseBackend):
     """Locks as keys of an etcd cluster, each bound to a lease of the cluster.
 
-    The holder has a key, and everyone who waits has one; see :class:`Contender`. The fencing token
-    is the revision of the store that has created the holder's key.
+    The holder has a key, and everyone who waits has one; see :class:`EtcdContender`. The fencing
+    token is the revision of the store that has created the holder's key.
     """
 
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
@@ -52,8 +52,8 @@ class EtcdBackend(BaseBackend):
             self.settings.refuse(
                 f"LEASE must be at least {SHORTEST} seconds here, not {self.settings.lease:g}"
             )
-        self.options = Options(self.settings)
-        self.client = Client(self.options)
+        self.options = EtcdOptions(self.settings)
+        self.client = EtcdClient(self.options)
         self._store = EtcdStore(self.client)
         self.after_fork_in_child()
         fork.reset_in_child(self)
@@ -70,10 +70,10 @@ class EtcdBackend(BaseBackend):
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        return Contender(self.client, self._leases, claim).try_once(deadline)
+        return EtcdContender(self.client, self._leases, claim).try_once(deadline)
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
-        contender = Contender(self.client, self._leases, claim, deadline)
+        contender = EtcdContender(self.client, self._leases, claim, deadline)
         return contender.steps(self.calls, self.cleanup)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:

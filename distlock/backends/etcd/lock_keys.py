@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from distlock.backends.etcd.client import Client
-from distlock.backends.etcd.messages import MOST_OPERATIONS, KeyValue, Reply, get, get_from
+from distlock.backends.etcd.client import EtcdClient
+from distlock.backends.etcd.messages import MOST_OPERATIONS, EtcdReply, KeyValue, get, get_from
 from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
 from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
@@ -74,7 +74,7 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class ContenderData:
+class KeyData:
     """A holder's or waiter's key: whose it is, and since when, by the clock of its process.
 
     ``lasts`` is for how many seconds from ``renewed`` on the holder relies on it, or for how many
@@ -92,7 +92,7 @@ class ContenderData:
     token: int | None = None
 
     @classmethod
-    def of(cls, claim: Claim, ttl: int) -> ContenderData:
+    def of(cls, claim: Claim, ttl: int) -> KeyData:
         """Return what a key says for a claim that holds the lock, or waits, from now on."""
         now = _now()
         return cls(
@@ -105,11 +105,11 @@ class ContenderData:
             claim.label or claim.description,
         )
 
-    def renewed_for(self, seconds: float, ttl: int) -> ContenderData:
+    def renewed_for(self, seconds: float, ttl: int) -> KeyData:
         """Return what the key says when its lease runs anew."""
         return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
 
-    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> ContenderData:
+    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> KeyData:
         """Return what a key says for nobody, after the holder has left."""
         return replace(
             self,
@@ -121,7 +121,7 @@ class ContenderData:
             token=lease.token,
         )
 
-    def left_by(self, lease: Lease) -> ContenderData:
+    def left_by(self, lease: Lease) -> KeyData:
         """Return what a named owner leaves behind, so that others of its name know who left."""
         return replace(self, token=lease.token)
 
@@ -149,7 +149,7 @@ class ContenderData:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     @classmethod
-    def read(cls, value: bytes) -> ContenderData:
+    def read(cls, value: bytes) -> KeyData:
         """Understand a value; one that is not ours has an owner without a name."""
         try:
             fields = json.loads(value)
@@ -180,18 +180,18 @@ class LockKey:
     created: int
     modified: int
     lease: int
-    data: ContenderData
+    data: KeyData
 
     @classmethod
     def read(cls, kv: KeyValue) -> LockKey:
         kind, last = kv.key.split("/")[-2:]
         nonce = last.lstrip(_RESERVED).partition("-")[0]
         name = name_of(kv.key)
-        data = ContenderData.read(kv.value)
+        data = KeyData.read(kv.value)
         return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, data)
 
     @classmethod
-    def first(cls, reply: Reply, operation: int = 0) -> LockKey | None:
+    def first(cls, reply: EtcdReply, operation: int = 0) -> LockKey | None:
         """Return the first key that an operation of a transaction has read."""
         return next((cls.read(kv) for kv in reply.found(operation)), None)
 
@@ -249,7 +249,7 @@ def info_of(name: str, alias: str, keys: Iterable[LockKey]) -> LockInfo:
     )
 
 
-def _waiting(data: ContenderData, now: datetime) -> Waiting:
+def _waiting(data: KeyData, now: datetime) -> Waiting:
     owner = data.owner
     waited = max((now - data.since).total_seconds(), 0.0)
     return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
@@ -262,7 +262,7 @@ _BATCH = 1000
 class LockReader:
     """Reads for one question; all is to be answered by one deadline."""
 
-    def __init__(self, client: Client, deadline: float | None) -> None:
+    def __init__(self, client: EtcdClient, deadline: float | None) -> None:
         self._client = client
         self._alias = client.options.alias
         self._deadline = deadline

@@ -131,7 +131,7 @@ class KeyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EtcdReply:
     """The answer to a request.
 
     ``sent_at`` is the time of clock() before it was sent for the first time. ``repeated``: it was
@@ -174,10 +174,12 @@ class Reply:
         answer = self.body.get("responses", ())[operation].get(kind, {})
         return [KeyValue.read(kv) for kv in answer.get(field, ())]
 
-    def inner(self, operation: int) -> Reply:
+    def inner(self, operation: int) -> EtcdReply:
         """Return the answer to a transaction that was one of the operations."""
         answer = self.body["responses"][operation]["response_txn"]
-        return Reply({"header": self.body.get("header", {}), **answer}, self.sent_at, self.repeated)
+        return EtcdReply(
+            {"header": self.body.get("header", {}), **answer}, self.sent_at, self.repeated
+        )
 
 
 # Codes of gRPC, see its "Status codes and their use".

@@ -20,14 +20,14 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from distlock.backends.etcd.client import Client
+from distlock.backends.etcd.client import EtcdClient
 from distlock.backends.etcd.lock_keys import escaped, unescaped
 from distlock.backends.etcd.messages import (
     MOST_OPERATIONS,
+    EtcdReply,
     Json,
     KeyValue,
     LeaseNotFound,
-    Reply,
     created,
     delete,
     get,
@@ -36,7 +36,7 @@ from distlock.backends.etcd.messages import (
     put,
     to_bytes,
 )
-from distlock.backends.etcd.watches import Watch
+from distlock.backends.etcd.watches import KeyWatch
 from distlock.backends.store import (
     Absent,
     Address,
@@ -65,7 +65,7 @@ _LONG = 24 * 3600.0
 class EtcdStore(RecordStore):
     """The records that are kept in one cluster, below one prefix."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._root = f"{client.options.prefix}records/"
 
@@ -177,7 +177,7 @@ class EtcdStore(RecordStore):
 
     def _look(
         self, records: Collection[Address], deadline: float | None
-    ) -> tuple[frozenset[Address], Reply]:
+    ) -> tuple[frozenset[Address], EtcdReply]:
         """Return which of the records are there, and the last answer; there is always one."""
         asked, there = [*records], set[Address]()
         for start in range(0, max(len(asked), 1), MOST_OPERATIONS):
@@ -196,7 +196,7 @@ class EtcdStore(RecordStore):
     def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
         own = self._own_key(directory)
         watched = own if key is None else _key(own, key)
-        added: list[Watch] = []
+        added: list[KeyWatch] = []
         pending: Pending[None] = Pending(lambda: [watch.cancel() for watch in added])
         with suppress(RuntimeError):  # no more threads: who waits looks now and then, too
             resolve = partial(pending.resolve, None)

@@ -19,7 +19,7 @@ from distlock.backends.store import (
     SessionEnded,
     holds,
 )
-from distlock.backends.zookeeper.client import Client
+from distlock.backends.zookeeper.client import ZooKeeperClient
 from distlock.backends.zookeeper.records import (
     DirectoryNode,
     DirectoryView,
@@ -53,7 +53,7 @@ class Applying:
 
     def __init__(
         self,
-        client: Client,
+        client: ZooKeeperClient,
         path: str,
         changes: Sequence[Change],
         conditions: Collection[Condition],

@@ -19,8 +19,8 @@ from kazoo.exceptions import (
 from kazoo.protocol.serialization import Delete, Sync
 from kazoo.protocol.states import KazooState, KeeperState
 
-from distlock.backends.zookeeper.connection import REPORTED_AFTER, Connection
-from distlock.backends.zookeeper.options import Options, new_handler
+from distlock.backends.zookeeper.connection import REPORTED_AFTER, ZooKeeperConnection
+from distlock.backends.zookeeper.options import ZooKeeperOptions, new_handler
 from distlock.backends.zookeeper.requests import NodeWatches, NotSent, Reply, batches
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotPermitted
@@ -37,7 +37,7 @@ class ZooKeeperSession:
     over: bool = False
 
 
-class Client:
+class ZooKeeperClient:
     """A client that connects by itself, from now on and again and again, until it is closed.
 
     ``on_begin`` and ``on_over`` are called with each session as it begins and ends, ``on_over``
@@ -47,7 +47,7 @@ class Client:
 
     def __init__(
         self,
-        options: Options,
+        options: ZooKeeperOptions,
         on_begin: Callable[[ZooKeeperSession], None],
         on_over: Callable[[ZooKeeperSession], None],
         on_ping: Callable[[], None],
@@ -63,7 +63,7 @@ class Client:
         #: connects, and keeps the session alive
         self.kazoo = KazooClient(**options.arguments(self._handler))
         self.kazoo.add_listener(self._on_state)
-        self.connection = Connection(self.kazoo, self, options.greeting_limit)
+        self.connection = ZooKeeperConnection(self.kazoo, self, options.greeting_limit)
         self._mutex = threading.Lock()
         #: those who wait until requests can be sent, in their order
         self._waiting: dict[Reply, None] = {}
@@ -97,7 +97,7 @@ class Client:
     ) -> list[Reply]:
         """Send requests after all that were sent before; they get lost without a connection.
 
-        See Connection.submit() for ``only_if``.
+        See ZooKeeperConnection.submit() for ``only_if``.
         """
         return self.connection.submit(requests, only_if)
 

@@ -12,7 +12,7 @@ from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData,
 from distlock.backends.background import answer_due
 from distlock.backends.base import PendingLease
 from distlock.backends.zookeeper import tree
-from distlock.backends.zookeeper.client import Client, ZooKeeperSession
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
 from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
@@ -33,7 +33,7 @@ _EPHEMERAL_SEQUENTIAL = 1 | 2
 _FindsQueue: TypeAlias = Generator[Reply, Reply, list[str]]
 
 
-class Contender:
+class ZooKeeperContender:
     """One claim that contends for its lock. The protocol, after ZooKeeper's "Recipes":
 
     1. Create an ephemeral, numbered node ``<nonce>-`` below the node of the lock, and list the
@@ -52,7 +52,13 @@ class Contender:
     """
 
     def __init__(
-        self, client: Client, grants: Grants, claim: Claim, deadline: float | None, *, wait: bool
+        self,
+        client: ZooKeeperClient,
+        grants: Grants,
+        claim: Claim,
+        deadline: float | None,
+        *,
+        wait: bool,
     ) -> None:
         self._client = client
         self._grants = grants
@@ -244,7 +250,7 @@ class Contender:
     def _note_holder(self, reply: Reply) -> None:
         """Note who has the lock, for the caller; since when, its node alone does not tell."""
         if reply.error is None:
-            data = tree.ContenderData.read(*reply.get())
+            data = tree.NodeData.read(*reply.get())
             self._claim.refused_by = Holder(
                 data.owner, data.token, description=data.description, renews=data.renews
             )

@@ -9,7 +9,7 @@ from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
-from distlock.backends.zookeeper.client import Client, ZooKeeperSession
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.requests import Reply
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Lease, Owner
@@ -37,7 +37,7 @@ class Grant:
     """A lease, and the node that stands for it."""
 
     lease: Lease
-    client: Client
+    client: ZooKeeperClient
     node: ContenderNode
     #: whether the caller has got it, and will release it or have it renewed
     taken: bool = False

@@ -47,7 +47,7 @@ _log = logging.getLogger("distlock.zookeeper")
 _log.addFilter(lambda record: record.levelno >= logging.DEBUG)
 
 
-class Options:
+class ZooKeeperOptions:
     """The servers, where the locks are, and how kazoo is to reach them.
 
     - ``root``: the node below which the locks are; made if it is missing.

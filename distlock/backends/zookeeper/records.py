@@ -32,7 +32,7 @@ from distlock.backends.store import (
     first_keys,
     list_keys,
 )
-from distlock.backends.zookeeper.client import Client, ZooKeeperSession
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.tree import escaped, unescaped
 from distlock.concurrency.clock import clock
 from distlock.types.json_values import Unreadable, decoded
@@ -190,7 +190,7 @@ class OpenSession:
     """A session of this process, known by ``name``."""
 
     name: str
-    client: Client
+    client: ZooKeeperClient
     shared: ZooKeeperSession
     seconds: float
     #: of clock()
@@ -225,7 +225,7 @@ class OpenSession:
 class RecordReader(RecordStore):
     """The part of a store that reads records."""
 
-    def __init__(self, root: str, client: Callable[[], Client]) -> None:
+    def __init__(self, root: str, client: Callable[[], ZooKeeperClient]) -> None:
         """``root`` is the path of the node of all directories; for ``client`` see the store."""
         self._root = root
         self._client = client
@@ -349,7 +349,7 @@ class RecordReader(RecordStore):
         return None if node is None else node.record(key)
 
 
-def records_at(client: Client, found: Mapping[str, Any]) -> dict[str, RecordNode | None]:
+def records_at(client: ZooKeeperClient, found: Mapping[str, Any]) -> dict[str, RecordNode | None]:
     """Return what nodes say that were read, by path; None for those that are not there."""
     try:
         return {

@@ -23,8 +23,8 @@ from distlock.backends.store import (
     Session,
 )
 from distlock.backends.zookeeper.changes import Applying
-from distlock.backends.zookeeper.client import Client, ZooKeeperSession
-from distlock.backends.zookeeper.options import Options
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
+from distlock.backends.zookeeper.options import ZooKeeperOptions
 from distlock.backends.zookeeper.records import (
     DirectoryNode,
     OpenSession,
@@ -68,7 +68,7 @@ class RecordSessions:
         self._sessions: dict[str, OpenSession] = {}
 
     def open(
-        self, client: Client, shared: ZooKeeperSession, seconds: float, sent_at: float
+        self, client: ZooKeeperClient, shared: ZooKeeperSession, seconds: float, sent_at: float
     ) -> OpenSession:
         """Open a session that ends so many seconds after ``sent_at``, unless it is renewed."""
         session = OpenSession(new_nonce(), client, shared, seconds, sent_at + seconds)
@@ -137,7 +137,7 @@ class ZooKeeperStore(RecordReader):
     they do not hear from. No other process can use or end it.
     """
 
-    def __init__(self, options: Options, client: Callable[[], Client]) -> None:
+    def __init__(self, options: ZooKeeperOptions, client: Callable[[], ZooKeeperClient]) -> None:
         """``client`` returns the client of this process, which may not be connected yet."""
         super().__init__(f"{options.root}/{RECORDS}", client)
         self._options = options
@@ -164,7 +164,7 @@ class ZooKeeperStore(RecordReader):
 
     def _apply(
         self,
-        client: Client,
+        client: ZooKeeperClient,
         directory: str,
         changes: Sequence[Change],
         conditions: Collection[Condition],
@@ -289,7 +289,9 @@ class ZooKeeperStore(RecordReader):
 
     # Reading nodes
 
-    def _stats(self, client: Client, prefix: str, deadline: float | None) -> dict[str, Any]:
+    def _stats(
+        self, client: ZooKeeperClient, prefix: str, deadline: float | None
+    ) -> dict[str, Any]:
         """Return the stats of the directories whose names begin with a prefix, by name."""
         _, listed = client.ask([Sync(self._root), GetChildren(self._root, None)], deadline)
         names = [unescaped(each) for each in client.found(listed) or ()]

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
 from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, Sync
 
-from distlock.backends.zookeeper.client import Client, ZooKeeperSession
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.requests import CreateContainer, Reply, batches
 from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
 from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
@@ -77,7 +77,7 @@ def ancestors(path: str) -> list[str]:
 # Making the node of a lock
 
 
-def make_parent(client: Client, path: str) -> Generator[Reply, Reply, None]:
+def make_parent(client: ZooKeeperClient, path: str) -> Generator[Reply, Reply, None]:
     """Make the node of a lock, or what is above it if that is missing; yields what it waits for.
 
     The node is a container: the server removes it some time after its last child. Servers before
@@ -92,7 +92,7 @@ def make_parent(client: Client, path: str) -> Generator[Reply, Reply, None]:
         made.get()
 
 
-def make_path(client: Client, path: str) -> Reply:
+def make_path(client: ZooKeeperClient, path: str) -> Reply:
     """Make a node that stays, and what is above it; return the reply to the last request."""
     acl = client.options.acl
     return client.send_all([Create(each, b"", acl, 0) for each in ancestors(path)])[-1]
@@ -134,7 +134,7 @@ def held_mark(token: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ContenderData:
+class NodeData:
     """The node of a contender, as read from the server: its data and its stat."""
 
     owner: Owner
@@ -145,7 +145,7 @@ class ContenderData:
     session_timeout: float | None = None
 
     @classmethod
-    def read(cls, data: bytes, stat: Any) -> ContenderData:
+    def read(cls, data: bytes, stat: Any) -> NodeData:
         """Understand a node; one whose data is not ours has an owner without a name."""
         try:
             fields = json.loads(data)
@@ -172,7 +172,7 @@ UNBREAKABLE = 0.05
 class TreeReader:
     """Reads, or clears, for one question; all is to be answered by one deadline."""
 
-    def __init__(self, client: Client, alias: str, deadline: float | None) -> None:
+    def __init__(self, client: ZooKeeperClient, alias: str, deadline: float | None) -> None:
         self._client = client
         self._alias = alias
         self._deadline = deadline
@@ -265,12 +265,12 @@ class TreeReader:
             for name, queue, marked in zip(names, queues, replies[1::2], strict=True)
         ]
 
-    def _contenders(self, nodes: Sequence[str]) -> dict[str, ContenderData]:
+    def _contenders(self, nodes: Sequence[str]) -> dict[str, NodeData]:
         """Return what the nodes say, in their order, without those that have gone by now."""
         found = self._client.find(GetData, nodes, self._deadline)
-        return {path: ContenderData.read(*node) for path, node in found.items() if node}
+        return {path: NodeData.read(*node) for path, node in found.items() if node}
 
-    def _info(self, name: str, queue: Sequence[ContenderData], marked: Reply) -> LockInfo:
+    def _info(self, name: str, queue: Sequence[NodeData], marked: Reply) -> LockInfo:
         if not queue:
             return LockInfo(name, self._alias, waiters=())
         holder, *waiters = queue
