@@ -14,11 +14,11 @@ class DistlockConfig(AppConfig):
 
     def ready(self) -> None:
         from distlock import activity, checks  # noqa: F401  (the checks register themselves)
-        from distlock.backends import testcase
+        from distlock.backends.open_transactions import watch_connections
         from distlock.conf import GROUPS_SETTING
 
         activity.watch()
-        testcase.watch()
+        watch_connections()
         if getattr(settings, GROUPS_SETTING, None):
             from distlock import process_members
 

@@ -19,8 +19,8 @@ from django.db import connections, router, transaction
 from django.utils import timezone
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.open_transactions import blocks_of_test_case
 from distlock.backends.shared import sweep_every_kind
-from distlock.backends.testcase import blocks_of_test_case
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import thread_logger

@@ -18,7 +18,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import request_started
 
-from distlock.backends.testcase import in_test_environment
+from distlock.backends.open_transactions import in_test_environment
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.threads import start, thread_logger

@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 
 from distlock.admin.locks import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
-from distlock.backends.paging import NamePages
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
@@ -33,6 +32,7 @@ from distlock.types.query import (
     Cursor,
     DisplayStatus,
     LockQuery,
+    NamePages,
     Order,
     Page,
     cursor_of,

@@ -9,15 +9,9 @@ store           the contract of a record store
 local_store     the records of one process
 shared          semaphores and read/write locks: a backend over the records of another one
 seats           what their records say, and whose turn it is
-seat_requests   the way to a seat: a look, a place in the queue, a grant
+seat_requests   the way to a seat: the session of the process, a look, the queue, a grant
 recipe_records  what recipes do with records: change them by a plan, be a member
-process_session the session of a process, to which most of its records are bound
 settings        an entry of the ``DISTLOCK`` setting, checked
-tls             encrypted connections to the servers of a backend
-cleanup         takes back what may have been granted to nobody
-paging          a page of a list where only names can be listed
-blocking_calls  the threads on which tasks make calls that block
-durable         a transaction that is the outermost one
-open_transactions  those of this thread, and what is called at their end
-testcase        what is special inside Django's test cases
+background      threads: what tasks ask, and taking back what may be granted to nobody
+open_transactions  those of the callers, how they end, and that of atomic()
 """

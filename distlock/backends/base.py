@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 from django.core.checks import CheckMessage
 
-from distlock.backends.blocking_calls import BlockingCalls, answer_due
-from distlock.backends.cleanup import Cleanup
+from distlock.backends.background import BlockingCalls, Cleanup, answer_due
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import RecordStore
 from distlock.concurrency.backoff import backoff_until
@@ -54,6 +53,10 @@ class Capabilities:
 PendingLease: TypeAlias = Steps[Lease | None]
 
 
+#: Why a lease is gone whose hold was broken.
+BROKEN = "it was broken"
+
+
 class Listener(Protocol):
     """What a backend calls when it learns something of a lease without having been asked."""
 
@@ -73,7 +76,7 @@ class BaseBackend(ABC):
     waits for ever, or, where nothing is waited for, for as long as the backend gives an answer. A
     blocking method ends by then, or some hundredths of a second later. :meth:`enqueue` and
     :meth:`attempt` take the caller's own deadline, see
-    :func:`distlock.backends.blocking_calls.answer_due`.
+    :func:`distlock.backends.background.answer_due`.
 
     The threads of a process may share one backend.
     """
@@ -101,8 +104,7 @@ class BaseBackend(ABC):
         self.listener: Listener | None = None
         #: what tasks ask, and what they release; what has to be taken back in the background
         self.calls = BlockingCalls(self.settings)
-        self.release_calls = BlockingCalls(self.settings)
-        self.release_calls.settle_at_exit()
+        self.release_calls = BlockingCalls(self.settings, releases=True)
         self.cleanup = Cleanup(self)
         #: the semaphores and read/write locks beside its locks, once somebody has asked for them
         self.shared: BaseBackend | None = None
@@ -194,6 +196,11 @@ class BaseBackend(ABC):
 
     def discard_local(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""
+
+    def tell_lost(self, lease: Lease, reason: str) -> None:
+        """Tell the listener, if there is one, that a lease is gone."""
+        if self.listener is not None:
+            self.listener.lease_lost(lease, reason)
 
     def kept_until(self, claim: Claim) -> float:
         """Return how long, by the local clock, what a claim was granted may be kept for others.

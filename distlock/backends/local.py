@@ -15,10 +15,16 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from distlock.backends.base import BaseBackend, Capabilities
-from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
+from distlock.backends.base import BROKEN, BaseBackend, Capabilities
 from distlock.backends.local_store import LocalStore
-from distlock.backends.testcase import in_test_environment
+from distlock.backends.open_transactions import (
+    check_durable,
+    durable,
+    in_test_environment,
+    is_inside,
+    is_joining,
+    joined,
+)
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
@@ -152,8 +158,7 @@ class LocalBackend(BaseBackend):
             # No condition variable, which an interrupt could leave without the mutex.
             time.sleep(_COMMIT_PAUSE)
         lease = Lease(held.claim, held.token, held.expires_at)
-        if self.listener:
-            self.listener.lease_lost(lease, "it was broken")
+        self.tell_lost(lease, BROKEN)
         return lease
 
     def sweep(self) -> SweepResult:

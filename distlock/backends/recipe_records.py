@@ -161,47 +161,51 @@ class RecipeRecords:
                     error.maybe_applied = False
                 self._forget(claims)
                 raise
-            if not (plan.members if claims else plan.changes):
-                self._give_back(claims, deadline)
-                return Done(None, plan.result)
-            changes, conditions, sent_at = [*plan.changes], [*plan.conditions], clock()
-            sessions = []
-            try:
-                for claim, data in zip(claims, plan.members, strict=False):
-                    session = self._requests.session_for(claim, deadline)
-                    sessions.append((claim, session))
-                    self._requests.bound[claim.nonce] = session
-                    changes += plan.records(claim, data, session.id)
-                    # A claim that is cancelled meanwhile is bound to no session any more.
-                    conditions.append(Absent(cancelled_key(claim.nonce)))
-                revision = self._store.apply(directory, changes, conditions, deadline)
-            except SessionEnded:
-                if not sessions:
-                    raise
-                revision = None
-                for claim, session in sessions:
-                    self._requests.drop_session(claim, session)
-            except LockUnavailable as error:
-                if not error.maybe_applied:
-                    self._forget(claims)  # nobody will have to cancel them
-                raise
-            if revision is not None:
-                leases = [
-                    lease_on(session, claim.granted(revision, sent_at))
-                    for claim, session in sessions
-                ]
-                # An earlier attempt may have had something for these, too.
-                self._give_back(claims[len(sessions) :], deadline)
-                return Done(revision, plan.result, leases)
-            if once:
-                self._give_back(claims, deadline)
-                return Done(None, plan.result)
+            is_empty = not (plan.members if claims else plan.changes)
+            done = None if is_empty else self._carry_out(plan, directory, claims, deadline)
+            if done is not None or is_empty or once:
+                done = done or Done(None, plan.result)
+                # An earlier attempt may have had something for those that get nothing.
+                self._give_back(claims[len(done.leases) :], deadline)
+                return done
             time.sleep(pause)
         self._give_back(claims, deadline)
         raise Overtaken(
             f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
             " changed"
         )
+
+    def _carry_out(
+        self, plan: Plan, directory: str, claims: Sequence[Claim], deadline: float | None
+    ) -> Done | None:
+        """Make the changes of a plan; None if others were faster."""
+        changes, conditions, sent_at = [*plan.changes], [*plan.conditions], clock()
+        sessions = []
+        try:
+            for claim, data in zip(claims, plan.members, strict=False):
+                session = self._requests.session_for(claim, deadline)
+                sessions.append((claim, session))
+                self._requests.bound[claim.nonce] = session
+                changes += plan.records(claim, data, session.id)
+                # A claim that is cancelled meanwhile is bound to no session any more.
+                conditions.append(Absent(cancelled_key(claim.nonce)))
+            revision = self._store.apply(directory, changes, conditions, deadline)
+        except SessionEnded:
+            if not sessions:
+                raise
+            for claim, session in sessions:
+                self._requests.drop_session(claim, session)
+            return None
+        except LockUnavailable as error:
+            if not error.maybe_applied:
+                self._forget(claims)  # nobody will have to cancel them
+            raise
+        if revision is None:
+            return None
+        leases = [
+            lease_on(session, claim.granted(revision, sent_at)) for claim, session in sessions
+        ]
+        return Done(revision, plan.result, leases)
 
     def leave(
         self,

@@ -1,27 +1,28 @@
-"""The way to seats: a look at the records, a place in the queue, a grant."""
+"""The way to seats: the session of the process, a look at the records, the queue, a grant."""
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from distlock.backends.process_session import ProcessSession
 from distlock.backends.seats import (
     LIMIT,
-    Overdue,
+    Availability,
     Seats,
     cancelled_key,
     directory_of,
     held_key,
-    kind_and_name,
     value_of,
     waiting_key,
 )
 from distlock.backends.store import (
     Absent,
+    Address,
     Change,
     Condition,
     Delete,
@@ -29,6 +30,7 @@ from distlock.backends.store import (
     Put,
     Record,
     RecordStore,
+    Renewal,
     Session,
     SessionEnded,
     Unchanged,
@@ -43,22 +45,96 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two attempts to change a directory that others change at the same time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
-#: A session that was opened for an attempt is used for the next one, if so much of it is left.
-_FRESH = 9 / 10
+#: The session of the process is renewed before records are bound to it, if less than this part of
+#: it is left. One that was opened for an attempt is used for the next one, if so much is left.
+_FRESH_SHARED, _FRESH_OWN = 2 / 3, 9 / 10
+
+
+class ProcessSession:
+    """One session for many records: it is renewed once for all of them.
+
+    It is opened when it is needed, and renewed by what uses it. Unused it ends by itself.
+    """
+
+    def __init__(self, store: RecordStore, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have no session: it is the parent's."""
+        #: protects the choice of the session; nothing is asked while it is taken
+        self._mutex = threading.Lock()
+        self._session: Session | None = None
+
+    def get(self, deadline: float | None) -> Session:
+        """Return the session, with most of its time left. See RecordStore for the errors."""
+        session = self._session
+        if session is not None:
+            now = clock()
+            if session.deadline - now > session.seconds * _FRESH_SHARED:
+                return session
+            if now < session.deadline:
+                if session.id in self._store.renew([session.id], (), deadline).alive:
+                    return self._renewed(session, now)
+                self.drop(session)
+        new = self._store.open_session(self._seconds, deadline)
+        with self._mutex:
+            # Another thread may have been faster. Records on two sessions would be renewed by no
+            # one rule; the one that is not used ends by itself.
+            if (current := self._session) is None or clock() >= current.deadline:
+                current = self._session = new
+        return current
+
+    def latest(self, session: Session) -> Session:
+        """Return a session as it was renewed last, if it is this one."""
+        current = self._session
+        return current if current is not None and current.id == session.id else session
+
+    @property
+    def lasts_until(self) -> float:
+        """Until when, by the local clock, the records of the session may be there at the most."""
+        session = self._session
+        return 0.0 if session is None else session.deadline + session.seconds
+
+    def drop(self, session: Session) -> None:
+        """Use another one from now on: this one has ended."""
+        with self._mutex:
+            if self._session is not None and self._session.id == session.id:
+                self._session = None
+
+    def renew(
+        self, sessions: Collection[str], records: Collection[Address], deadline: float | None
+    ) -> Renewal:
+        """See RecordStore.renew(); notes it if this session is among those renewed."""
+        sent_at = clock()
+        renewal = self._store.renew(sessions, records, deadline)
+        if (session := self._session) is not None:
+            if session.id in renewal.alive:
+                self._renewed(session, sent_at)
+            elif session.id in renewal.ended:
+                self.drop(session)
+        return renewal
+
+    def _renewed(self, session: Session, sent_at: float) -> Session:
+        renewed = session.renewed(sent_at)
+        with self._mutex:
+            current = self._session
+            # An answer may come after that to a later request.
+            if current is not None and current.id == renewed.id:
+                renewed = max(current, renewed, key=lambda one: one.deadline)
+                self._session = renewed
+        return renewed
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look has come to: a lease, or what to wait for after this revision.
-
-    See Availability.
-    """
+    """What one look has come to: a lease, or what to wait for after this revision."""
 
     lease: Lease | None
-    revision: int
-    behind: str | None = None
-    overdue: Overdue | None = None
-    processes: int = 0
+    revision: int = 0
+    turn: Availability = Availability(False)
 
 
 class SeatRequests:
@@ -80,11 +156,6 @@ class SeatRequests:
         self._session = session
         self._alias = alias
         self._shared_lease = shared_lease
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no seats: they are the parent's."""
         #: by the nonce of each lease, the session that its seats are bound to, as it was then
         self.bound: dict[str, Session] = {}
 
@@ -102,7 +173,7 @@ class SeatRequests:
         ``waits``: whether it has a place in the queue already, as far as is known.
         """
         directory = directory_of(claim.kind, claim.name)
-        look = Look(None, 0)
+        look = Look(None)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 seats = Seats(self._store.read(directory, deadline))
@@ -111,17 +182,15 @@ class SeatRequests:
                 if cancelled_key(claim.nonce) in records:
                     raise LockUnavailable(f"{claim.kind} {claim.name!r}: the claim was cancelled")
                 if lease := self._granted_before(seats, claim):
-                    return Look(lease, 0)
+                    return Look(lease)
                 limit = seats.limit_for(claim, self._alias)
                 turn = seats.turn(claim, limit, passed_over)
-                look = Look(
-                    None, seats.snapshot.revision, turn.behind, turn.overdue, turn.processes
-                )
+                look = Look(None, seats.snapshot.revision, turn)
                 if not turn.granted:
                     claim.refused_by = next(map(seats.holder, seats.holders), None)
                 if turn.granted:
                     if lease := self._grant(seats, claim, limit, passed_over, deadline):
-                        return Look(lease, 0)
+                        return Look(lease)
                 elif waits:
                     # The place in the queue lasts as long as the session.
                     session = self._session.get(deadline)
@@ -225,24 +294,6 @@ class SeatRequests:
             self._session.drop(session)
         return joined is not None
 
-    def resize(self, name: str, limit: int, deadline: float | None) -> int | None:
-        """See SharedBackend.resize()."""
-        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
-            seats = Seats(self._store.read(name, deadline))
-            record, before = seats.limit_record, seats.limit
-            same = Exists(LIMIT, record.revision) if record else Absent(LIMIT)
-            said = Put(LIMIT, {"limit": limit, "resized": True})
-            if self._store.apply(name, [said], [same], deadline):
-                if before != limit:
-                    kind, plain = kind_and_name(name)
-                    logger.warning(
-                        "%s %r on %r was resized: it had %s, and has %d seats now",
-                        kind, plain, self._alias, before or "no number yet", limit,
-                    )  # fmt: skip
-                return before
-            time.sleep(pause)
-        raise LockUnavailable(f"{name!r} on {self._alias!r}: others changed it all the time")
-
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
         self._session.drop(session)
@@ -272,7 +323,7 @@ class SeatRequests:
         if self.shares_session(claim):
             return self._session.get(deadline)
         session = self.bound.get(claim.nonce)  # of an attempt for which others were too fast
-        if session is None or session.deadline - clock() < claim.relied_on * _FRESH:
+        if session is None or session.deadline - clock() < claim.relied_on * _FRESH_OWN:
             session = self._store.open_session(claim.reserved, deadline)
         return session
 

@@ -1,7 +1,8 @@
-"""One entry of the ``DISTLOCK`` setting, checked."""
+"""One entry of the ``DISTLOCK`` setting, checked, and what its ``OPTIONS["tls"]`` stands for."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -32,6 +33,15 @@ class Secret(str):
 
 #: What an entry may have.
 KEYS = ("BACKEND", "LEASE", "RENEW", "RELEASE", "LOCATION", "OPTIONS")
+#: What ``OPTIONS["tls"]`` may have.
+_TLS: Mapping[str, Any] = {
+    "ca": None,
+    "certfile": None,
+    "keyfile": None,
+    "keyfile_password": None,
+    "verify_certs": True,
+    "check_hostname": None,  # as verify_certs
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +155,40 @@ def _refuse_unknown(
         if key not in known:
             names = ", ".join(map(repr, known)) or "none"
             _refuse(alias, f"{where}unknown setting {key!r}; known are: {names}")
+
+
+def tls_options(settings: BackendSettings) -> dict[str, Any]:
+    """Return ``OPTIONS["tls"]``, checked and complete; True is for the defaults. Reads no files."""
+    given = settings.options["tls"]
+    if given is not True and not isinstance(given, Mapping):
+        settings.refuse(f"OPTIONS['tls'] must be True or a dictionary, not {given!r}")
+    tls = dict(_TLS) if given is True else settings.mapping("tls", _TLS)
+    if tls["check_hostname"] is None:
+        tls["check_hostname"] = tls["verify_certs"]
+    elif tls["check_hostname"] and not tls["verify_certs"]:
+        settings.refuse("OPTIONS['tls']: check_hostname goes only with verify_certs")
+    if tls["certfile"] is None and tls["keyfile"] is not None:
+        settings.refuse("OPTIONS['tls']: keyfile goes only with certfile")
+    if (password := tls["keyfile_password"]) is not None:
+        if not isinstance(password, str):
+            kind = type(password).__name__  # and not its value: the message may be logged
+            settings.refuse(f"OPTIONS['tls']: keyfile_password must be a text, not of type {kind}")
+        tls["keyfile_password"] = Secret(password)
+    return tls
+
+
+def tls_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
+    """Read the files of complete options; OSError names those that cannot be read."""
+    files = f"ca {tls['ca']!r}"
+    try:
+        context = ssl.create_default_context(cafile=tls["ca"])
+        context.check_hostname = bool(tls["check_hostname"])
+        context.verify_mode = ssl.CERT_REQUIRED if tls["verify_certs"] else ssl.CERT_NONE
+        if tls["certfile"] is not None:
+            files = f"certfile {tls['certfile']!r} with keyfile {tls['keyfile']!r}"
+            # Without a function for it OpenSSL would ask the terminal for a password.
+            password = tls["keyfile_password"] or ""
+            context.load_cert_chain(tls["certfile"], tls["keyfile"], lambda: password)
+    except (OSError, TypeError, ValueError) as error:
+        raise OSError(f"cannot load {files} ({type(error).__name__}: {error})") from error
+    return context

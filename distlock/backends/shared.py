@@ -6,6 +6,7 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,36 +14,30 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.blocking_calls import answer_due
-from distlock.backends.cleanup import Cleanup
-from distlock.backends.process_session import ProcessSession
-from distlock.backends.recipe_records import RecipeRecords
-from distlock.backends.seat_requests import Look, SeatRequests
+from distlock.backends.background import Cleanup, answer_due
+from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
+from distlock.backends.recipe_records import Plan, RecipeRecords
+from distlock.backends.seat_requests import Look, ProcessSession, SeatRequests
 from distlock.backends.seats import (
     LIMIT,
     Seats,
     cancelled_key,
     directory_of,
     held_key,
+    kind_and_name,
     value_of,
     waiting_key,
 )
 from distlock.backends.settings import BackendSettings
-from distlock.backends.store import (
-    Change,
-    Delete,
-    Exists,
-    Put,
-    SessionEnded,
-    Unchanged,
-)
+from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
+
+logger = logging.getLogger("distlock")
 
 #: Seconds between two looks of one who waits, though nothing has woken it: hints may be lost.
 _LONGEST_WAIT = 5.0
@@ -100,8 +95,9 @@ class SharedBackend(BaseBackend):
         return min(_LONGEST_WAIT, self.settings.interval(self.settings.lease))
 
     def after_fork_in_child(self) -> None:
-        """Forget who wants to know of losses: that is the parent's."""
+        """Forget who has seats, and who wants to know of losses: these are the parent's."""
         self.listener = None
+        self._requests.bound = {}
 
     # Taking
 
@@ -124,15 +120,15 @@ class SharedBackend(BaseBackend):
         directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str | None]()
         began, known_until = clock(), self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
-        overdue, since = look.overdue, clock()
+        overdue, since = look.turn.overdue, clock()
         while look.lease is None:
             try:
                 if deadline is not None and clock() >= deadline:
                     known_until = math.inf  # the last look was answered
                     yield self.asking(partial(self._requests.leave_queue, claim), deadline)
                     return None
-                pause = self.pause_behind(look.processes if overdue is None else 1)
-                hint = self.hint(directory, look.revision, look.behind)
+                pause = self.pause_behind(look.turn.processes if overdue is None else 1)
+                hint = self.hint(directory, look.revision, look.turn.behind)
                 try:
                     yield Wait(hint, clock() + left(deadline, pause))
                 finally:
@@ -149,8 +145,8 @@ class SharedBackend(BaseBackend):
                     raise
                 self.cleanup.add(claim)  # others had the seats, as was said in this very wait
                 return None
-            if look.overdue != overdue:
-                overdue, since = look.overdue, clock()
+            if look.turn.overdue != overdue:
+                overdue, since = look.turn.overdue, clock()
         return look.lease
 
     def pause_behind(self, processes: int) -> float:
@@ -311,8 +307,7 @@ class SharedBackend(BaseBackend):
         if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
-        if self.listener:
-            self.listener.lease_lost(lease, "it was broken")
+        self.tell_lost(lease, BROKEN)
         return lease
 
     def resize(self, name: str, limit: int, deadline: float | None = None) -> int | None:
@@ -321,7 +316,19 @@ class SharedBackend(BaseBackend):
         Nobody is evicted: if more seats are taken than there are now, new ones are granted when
         enough of them have been left.
         """
-        return self._requests.resize(name, limit, deadline)
+
+        def decide(found: Snapshot) -> Plan:
+            said = Put(LIMIT, {"limit": limit, "resized": True})
+            return Plan([said], [found.as_found(LIMIT)], Seats(found).limit)
+
+        before: int | None = self.records.change(name, decide, deadline).result
+        if before != limit:
+            kind, plain = kind_and_name(name)
+            logger.warning(
+                "%s %r on %r was resized: it had %s, and has %d seats now",
+                kind, plain, self.alias, before or "no number yet", limit,
+            )  # fmt: skip
+        return before
 
     def sweep(self) -> SweepResult:
         """Forget how many seats there were of what nobody uses, unless resize() has said it.

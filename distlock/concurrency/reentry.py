@@ -44,7 +44,6 @@ EXCEPT = (
     "concurrency.fork",
     "concurrency.work",
     "concurrency.reentry",
-    "backends.durable",
     "backends.open_transactions",
     "backends.database.transactions",
 )

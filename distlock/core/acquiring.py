@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from distlock.backends.background import answer_due
 from distlock.backends.base import BaseBackend
-from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.core.entrant import Entrant

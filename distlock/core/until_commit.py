@@ -24,13 +24,13 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.open_transactions import (
     Failed,
     TransactionOutcomeHook,
+    blocks_of_test_case,
     call_at_end,
     may_be_open,
     open_transactions,
     reads_snapshot,
     without_autocommit,
 )
-from distlock.backends.testcase import blocks_of_test_case
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run

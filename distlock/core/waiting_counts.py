@@ -16,7 +16,7 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.process_session import ProcessSession
+from distlock.backends.seat_requests import ProcessSession
 from distlock.backends.store import Delete, Put
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger

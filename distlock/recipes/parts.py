@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Protocol, Self
 
+from distlock.backends.background import answer_due
 from distlock.backends.base import BaseBackend
-from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import locks

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlock import Lock, LockTimeout, LockUnavailable
-from distlock.backends.blocking_calls import MOST_THREADS
+from distlock.backends.background import MOST_THREADS
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, in_line, waits
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
-from distlock.backends.cleanup import Cleanup
+from distlock.backends.background import Cleanup
 from distlock.core import local_queue, manager
 from distlock.core.run_under import run_under
 from distlock.exceptions import BodyEnded

@@ -7,7 +7,7 @@ import pytest
 
 from distlock import Lock, LockUnavailable, NotPermitted, locks
 from distlock.backends.etcd import watches
-from distlock.backends.etcd.kv import get, put
+from distlock.backends.etcd.messages import get, put
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.children import read_line, write_line

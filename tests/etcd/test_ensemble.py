@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distlock import Lock, LockLost, LockUnavailable, locks
-from distlock.backends.etcd.kv import get, put
+from distlock.backends.etcd.messages import get, put
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner

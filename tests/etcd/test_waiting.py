@@ -6,7 +6,7 @@ import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.etcd.connections import Connections, Unanswered
-from distlock.backends.etcd.contender import Contender
+from distlock.backends.etcd.contender import EtcdContender
 from distlock.backends.etcd.leases import Leases
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
@@ -55,7 +55,7 @@ def test_who_waits_goes_on_after_a_compaction(actor, using, held, etcd, name):
 def test_a_task_does_not_go_on_with_a_claim_that_an_abandoned_call_cancels(
     configure, actor, etcd, name, monkeypatch
 ):
-    using, promote, stalled = configure(timeout=1), Contender._promote, threading.Event()
+    using, promote, stalled = configure(timeout=1), EtcdContender._promote, threading.Event()
 
     def stall(contender, deadline):
         if not stalled.is_set():
@@ -63,7 +63,7 @@ def test_a_task_does_not_go_on_with_a_claim_that_an_abandoned_call_cancels(
             passed(4)  # it is given up meanwhile
         return promote(contender, deadline)
 
-    monkeypatch.setattr(Contender, "_promote", stall)
+    monkeypatch.setattr(EtcdContender, "_promote", stall)
     held = Lock(name, using="other")
     assert answered(held.acquire)
     wait = actor("task", using).lock(name).start("acquire", timeout=PATIENCE)

@@ -159,7 +159,7 @@ def test_a_grant_that_came_late_stays_for_at_least_its_time(actor, proxied, kind
 def test_two_of_one_name_who_ask_at_once_both_get_it(
     actor, proxied, kind, using, who, how, name, monkeypatch
 ):
-    monkeypatch.setattr("distlock.backends.blocking_calls.LAST_ANSWER", PATIENCE)
+    monkeypatch.setattr("distlock.backends.background.LAST_ANSWER", PATIENCE)
     network = proxied(kind)
     with Lock(name, using=using):
         pass

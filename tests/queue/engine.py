@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 import pytest
 from django.db import connections
 
-from distlock.backends import blocking_calls
+from distlock.backends import background
 from distlock.backends.database import pool, wait_session
 from distlock.backends.database.connect import ADVISORY_LOCKS
 from tests.contract.actors import PATIENCE
@@ -30,7 +30,7 @@ def set_pace(grace=GRACE, set_attribute=setattr):
     ``grace`` is what those in front get before they are overtaken.
     """
     set_attribute(pool, "SHORTEST_LIMIT", SHORTEST_LIMIT)
-    set_attribute(blocking_calls, "LAST_ANSWER", LAST_ANSWER)
+    set_attribute(background, "LAST_ANSWER", LAST_ANSWER)
     set_attribute(wait_session, "GRACE", grace)
 
 

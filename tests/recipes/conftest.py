@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distlock import locks
-from distlock.backends import blocking_calls, shared
+from distlock.backends import background, shared
 from distlock.recipes import Queue
 from tests import kinds
 from tests.contract.actor_process import ProcessActor
@@ -42,14 +42,14 @@ def pytest_configure(config):
 def late_answers():
     """No backend is taken for one that does not answer, because the machine stands still."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocking_calls, "LAST_ANSWER", UNHURRIED)
+        patch.setattr(background, "LAST_ANSWER", UNHURRIED)
         yield
 
 
 @pytest.fixture
 def soon_given_up(monkeypatch):
     """A backend that does not answer is given up soon after the caller's time is over."""
-    monkeypatch.setattr(blocking_calls, "LAST_ANSWER", 0.1)
+    monkeypatch.setattr(background, "LAST_ANSWER", 0.1)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from threading import BrokenBarrierError
 import pytest
 
 from distlock import LockError, LockLost, LockUnavailable, locks
-from distlock.backends import blocking_calls
+from distlock.backends import background
 from distlock.backends.store import Delete, Put
 from distlock.recipes import Barrier, DoubleBarrier
 from tests.children import read_line, write_line
@@ -36,7 +36,7 @@ def threads():
 
 def come_and_tell(name, parties, timeout=None):
     """As a child: wait at a barrier, and say what has come of it; then stay until told to end."""
-    blocking_calls.LAST_ANSWER = PATIENCE  # the machine may stand still
+    background.LAST_ANSWER = PATIENCE  # the machine may stand still
     barrier = Barrier(name, parties)
     try:
         write_line(barrier.wait(timeout))

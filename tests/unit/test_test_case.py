@@ -6,7 +6,7 @@ import threading
 import pytest
 from django.db.backends.signals import connection_created
 
-from distlock.backends import testcase
+from distlock.backends.open_transactions import connection_of_test_case
 
 
 class Connection:
@@ -39,4 +39,4 @@ def many_connect():
 
 def test_it_is_looked_for_while_others_connect(many_connect):
     for _ in range(5000):
-        assert testcase.connection_of_test_case("not this one") is None
+        assert connection_of_test_case("not this one") is None

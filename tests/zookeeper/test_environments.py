@@ -28,7 +28,7 @@ def use_greenlets(using, name):
     import gevent
     from kazoo.handlers.gevent import SequentialGeventHandler
 
-    from distlock.backends.zookeeper.handler import new_handler
+    from distlock.backends.zookeeper.options import new_handler
 
     ticks, inside, most = [], [], []
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
-from distlock.backends.zookeeper.reader import UNBREAKABLE
+from distlock.backends.zookeeper.tree import UNBREAKABLE
 from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE

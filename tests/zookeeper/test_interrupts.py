@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distlock import Lock
 from distlock.backends import zookeeper
-from distlock.backends.zookeeper.connection import Connection
+from distlock.backends.zookeeper.connection import ZooKeeperConnection
 from tests.contract.actors import PATIENCE, answered
 from tests.core.interrupting import interrupted
 
@@ -23,7 +23,7 @@ def test_the_garbage_of_an_interrupted_wait_may_be_collected_while_a_request_is_
         answered(lambda: lock.acquire(timeout=0.02))
 
     def collect(frame, event, arg):
-        in_submit = frame.f_code is Connection.submit.__code__
+        in_submit = frame.f_code is ZooKeeperConnection.submit.__code__
         if in_submit and event == "c_call" and arg.__name__ == "append":  # it has the mutex
             gc.collect()
 

@@ -11,7 +11,7 @@ from kazoo.security import make_digest_acl
 
 from distlock import Lock, LockUnavailable, NotSupported, locks
 from distlock.backends.zookeeper import ZooKeeperBackend
-from distlock.backends.zookeeper.handler import new_handler
+from distlock.backends.zookeeper.options import new_handler
 from tests.contract.watch import eventually
 
 HOSTS = "127.0.0.1:1"

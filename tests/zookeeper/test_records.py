@@ -6,7 +6,7 @@ import pytest
 
 from distlock import Lock, LockUnavailable, NotPermitted, locks
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
-from distlock.backends.zookeeper.client import Client
+from distlock.backends.zookeeper.client import ZooKeeperClient
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
@@ -314,7 +314,7 @@ def test_the_end_of_the_client_answers_all(store, backend, name):
 
 
 def test_the_late_answer_to_an_earlier_renewal_does_not_shorten_a_session(store, name, monkeypatch):
-    prove_alive = Client.prove_alive
+    prove_alive = ZooKeeperClient.prove_alive
 
     def attempt(seconds):
         came, go_on = threading.Event(), threading.Event()
@@ -330,7 +330,7 @@ def test_the_late_answer_to_an_earlier_renewal_does_not_shorten_a_session(store,
         store.apply(directory, [Put("mine", 1, session.id)])
         early = threading.Thread(target=store.renew, args=([session.id],))
         with monkeypatch.context() as patch:
-            patch.setattr(Client, "prove_alive", prove_late)
+            patch.setattr(ZooKeeperClient, "prove_alive", prove_late)
             early.start()
             assert came.wait(PATIENCE)
             passed(seconds / 2)

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseError
 from django.db import NotSupportedError, connections
 
-from distlock.backends.testcase import in_test_environment
+from distlock.backends.open_transactions import in_test_environment
 from distlock.models import DatabaseLock, DatabaseRecord, RecordDirectory, RecordSession
 
 TABLE = DatabaseLock._meta.db_table

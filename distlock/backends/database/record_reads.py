@@ -10,7 +10,7 @@ from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, SESSIONS
 from distlock.backends.database.sql import in_list, named_values
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import KeyRange, Record, Snapshot
-from distlock.types.json_values import decoded
+from distlock.types.values import decoded
 
 
 def read_sql(sql: RecordSQL, directory: str, keys: Collection[str] = ()) -> Statement:

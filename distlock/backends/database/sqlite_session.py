@@ -19,8 +19,11 @@ from distlock.backends.database.connection import Connection, Session
 from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
 from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
-from distlock.backends.open_transactions import TransactionOutcomeHook
-from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
+from distlock.backends.open_transactions import (
+    TransactionOutcomeHook,
+    blocks_of_test_case,
+    connection_of_test_case,
+)
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left

@@ -49,7 +49,6 @@ from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
-from distlock.types.values import decoded
 
 #: Seconds between two attempts to end sessions.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1

@@ -20,9 +20,15 @@ from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQ
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values
 from distlock.backends.database.statements import Statement
-from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
-from distlock.backends.open_transactions import SEES_COMMITS
-from distlock.backends.testcase import blocks_of_test_case
+from distlock.backends.open_transactions import (
+    SEES_COMMITS,
+    blocks_of_test_case,
+    check_durable,
+    durable,
+    is_inside,
+    is_joining,
+    joined,
+)
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
 

@@ -57,8 +57,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
+from distlock.backends.background import BlockingCalls, answer_due
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import BlockingCalls, answer_due
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks, parse_comment
 from distlock.backends.database.pool import Pool

@@ -2,16 +2,13 @@
 
 lock         the backend
 contender    one claim that contends for its lock: the protocol, and the wait
-holding      what becomes of a hold: renewed, left, broken
-leases       the leases of this process
-lock_keys    the keys of locks, and what they say
-reader       reports: who holds and waits
+leases       the leases of this process, and renewing them
+lock_keys    the keys of locks, what they say, and reports: who holds and waits
 store        records for recipes
 client       requests with failover, leases, watches: it knows no locks
 watches      watches on keys, over one stream
 connections  HTTP connections to one member
-errors       what etcd's errors mean
-kv           etcd's words: requests and replies
+messages     etcd's words: requests, replies, and what its errors mean
 options      ``OPTIONS``, checked
 """
 

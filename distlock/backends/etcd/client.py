@@ -10,11 +10,18 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
-from distlock.backends.etcd import errors
 from distlock.backends.etcd.connections import SEVERAL, Connections, Stream, Unanswered
-from distlock.backends.etcd.errors import FAILED_PRECONDITION, NOT_FOUND, EtcdError
-from distlock.backends.etcd.kv import Json, Reply
-from distlock.backends.etcd.options import Endpoint, Options
+from distlock.backends.etcd.messages import (
+    FAILED_PRECONDITION,
+    EtcdError,
+    EtcdReply,
+    Json,
+    LeaseNotFound,
+    not_etcd,
+    refused,
+    unanswered,
+)
+from distlock.backends.etcd.options import EtcdOptions
 from distlock.backends.etcd.watches import Watches
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
@@ -72,7 +79,7 @@ class KeepAlive:
     sent_at: float
     term: int
 
-    def proven_by(self, later: Reply) -> bool:
+    def proven_by(self, later: EtcdReply) -> bool:
         """Return whether the one who let the leases run anew was the leader.
 
         ``later`` is the answer to a linearizable request that was sent after this one was answered.
@@ -83,28 +90,19 @@ class KeepAlive:
         return self.term == later.term
 
 
-class _Member:
-    """One member of the cluster, and the connections to it."""
-
-    def __init__(self, options: Options, endpoint: Endpoint) -> None:
-        self.name = str(endpoint)
-        self.connections = Connections(endpoint, options.tls)
-
-
-class Client:
+class EtcdClient:
     """Asks a cluster, with failover and time limits. Threads may share it; it survives a fork.
 
     Every method raises LockUnavailable if the cluster could not be asked in time, or refuses. Its
     ``maybe_applied`` tells whether the request may have been carried out.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EtcdOptions) -> None:
         self.options = options
         #: calls back when keys change
         self.watches = Watches(self._open_watch)
-        self._members = [_Member(options, endpoint) for endpoint in options.endpoints]
-        #: the place of the member that has answered last
-        self._current = 0
+        #: first the one that has answered last; replaced as a whole
+        self._members = [Connections(endpoint, options.tls) for endpoint in options.endpoints]
         #: for a cluster with authentication; None before it was asked for
         self._token: str | None = None
         fork.reset_in_child(self)
@@ -112,13 +110,13 @@ class Client:
     def after_fork_in_child(self) -> None:
         """Close the child's copies of the connections; the parent goes on with them."""
         for member in self._members:
-            member.connections.close()
+            member.close()
 
     def close(self) -> None:
         """Give connections back. The client may be used again afterwards."""
         self.watches.close()
         for member in self._members:
-            member.connections.close()
+            member.close()
 
     # Requests
 
@@ -129,7 +127,7 @@ class Client:
         deadline: float | None = None,
         *,
         repeatable: bool = True,
-    ) -> Reply:
+    ) -> EtcdReply:
         """Return the answer to a request, such as ``ask("kv/range", [{"key": …}])``.
 
         Where etcd takes a stream of requests it may have several ``bodies``. If a member does not
@@ -144,8 +142,8 @@ class Client:
         problem: LockUnavailable | None = None
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
-            members = self._in_order()
-            for place, (number, member) in enumerate(members):
+            members = self._members
+            for place, member in enumerate(members):
                 share = max((ends - clock()) / (len(members) - place), _SHORTEST_SHARE)
                 until = min(ends, clock() + share)
                 try:
@@ -157,14 +155,14 @@ class Client:
                     if problem is None or answered or not isinstance(problem, EtcdError):
                         problem = error
                     problem.maybe_applied = maybe_applied
-                    if answered and not errors.is_for_another(cast(EtcdError, error)):
+                    if isinstance(error, EtcdError) and not error.is_for_another:
                         raise
                     reached |= answered or error.maybe_applied
                     if clock() >= ends or (maybe_applied and not repeatable):
                         raise problem from problem.__cause__
                 else:
-                    self._current = number
-                    return Reply(body, sent_at, maybe_applied)
+                    self._members = members[place:] + members[:place]
+                    return EtcdReply(body, sent_at, maybe_applied)
             pause = next(pauses)
             if problem is not None and (not reached or clock() + pause >= ends):
                 raise problem
@@ -178,14 +176,17 @@ class Client:
         deadline: float | None = None,
         *,
         repeatable: bool = True,
-    ) -> Reply:
+    ) -> EtcdReply:
         """Carry out a transaction: ``success`` if all of ``compare`` is true, else ``failure``.
 
-        All reads in it are linearizable. See ask(), and ``distlock/backends/etcd/kv.py`` for the
-        parts.
+        All reads in it are linearizable. See ask(), and messages.py for the parts.
         """
         body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
         return self.ask("kv/txn", [body], deadline, repeatable=repeatable)
+
+    def do(self, operations: Sequence[Json], deadline: float | None = None) -> EtcdReply:
+        """Carry out operations in one step, without a condition. See txn()."""
+        return self.txn((), operations, (), deadline)
 
     def ask_twice(self, questions: Callable[[float], T], deadline: float | None) -> T:
         """Return ``questions(deadline)``; they are asked anew if half of the time was not enough.
@@ -204,20 +205,15 @@ class Client:
                 raise
         return questions(clock() + half)
 
-    def _in_order(self) -> list[tuple[int, _Member]]:
-        """Return the members and their places, first the one that has answered last."""
-        numbered = list(enumerate(self._members))
-        return numbered[self._current :] + numbered[: self._current]
-
     def _post(
-        self, member: _Member, path: str, data: bytes, headers: dict[str, str], deadline: float
+        self, member: Connections, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Any:
         """Ask one member, with a token if there has to be one."""
         token = self._valid_token(member, deadline)
         try:
             return self._send(member, path, data, _with_token(headers, token), deadline)
         except EtcdError as error:
-            if self.options.user is None or not errors.refuses_token(error):
+            if self.options.user is None or not error.refuses_token:
                 raise
         if self._token == token:  # else another thread has got a new one
             self._token = None
@@ -225,28 +221,28 @@ class Client:
         return self._send(member, path, data, _with_token(headers, token), deadline)
 
     def _send(
-        self, member: _Member, path: str, data: bytes, headers: dict[str, str], deadline: float
+        self, member: Connections, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Any:
         try:
-            response = member.connections.post(f"{_API}{path}", data, headers, deadline)
+            response = member.post(f"{_API}{path}", data, headers, deadline)
         except Unanswered as error:
-            raise errors.unanswered(self._where(member), error) from error.__cause__
+            raise unanswered(self._where(member), error) from error.__cause__
         if response.status != HTTPStatus.OK:
-            raise errors.refused(self._where(member), self.options.user, response)
+            raise refused(self._where(member), self.options.user, response)
         try:
             answer = response.json()
         except ValueError as error:
-            raise errors.not_etcd(self._where(member)) from error
+            raise not_etcd(self._where(member)) from error
         if not isinstance(answer, dict | list) or not answer:
-            raise errors.not_etcd(self._where(member))
+            raise not_etcd(self._where(member))
         return answer
 
-    def _where(self, member: _Member) -> str:
-        return f"DISTLOCK[{self.options.alias!r}]: etcd at {member.name}"
+    def _where(self, member: Connections) -> str:
+        return f"DISTLOCK[{self.options.alias!r}]: etcd at {member.endpoint}"
 
     # Authentication
 
-    def _valid_token(self, member: _Member, deadline: float) -> str | None:
+    def _valid_token(self, member: Connections, deadline: float) -> str | None:
         """Return the token; it is empty if the cluster asks for none."""
         if self.options.user is None:
             return None
@@ -300,9 +296,7 @@ class Client:
         """End a lease, and delete its keys; False if it has ended. Doing it twice does no harm."""
         try:
             self.ask("lease/revoke", [{"ID": lease_id}], deadline)
-        except EtcdError as error:
-            if error.code != NOT_FOUND:
-                raise
+        except LeaseNotFound:
             return False
         return True
 
@@ -310,13 +304,13 @@ class Client:
 
     def _open_watch(self, requests: Sequence[Json]) -> Stream:
         """Open a stream of changes at one member; at the next one if this one does not answer."""
-        member = self._members[self._current]
+        member = self._members[0]
         deadline = clock() + self.options.timeout
         data = "".join(json.dumps({"create_request": request}) for request in requests).encode()
         try:
             token = self._valid_token(member, deadline)
             headers = _with_token(_HEADERS, token)
-            stream = member.connections.open_stream(f"{_API}watch", data, headers, deadline)
+            stream = member.open_stream(f"{_API}watch", data, headers, deadline)
         except (Unanswered, LockUnavailable) as error:
             self._leave(member)
             raise Unanswered(error, sent=True) from error
@@ -328,10 +322,11 @@ class Client:
             raise Unanswered(OSError(f"status {stream.status}"), sent=True)
         return stream
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member: Connections) -> None:
         """Begin the next request with another member."""
-        if self._members[self._current] is member:
-            self._current = (self._current + 1) % len(self._members)
+        first, *others = self._members
+        if first is member:
+            self._members = [*others, first]
 
 
 def new_lease_id() -> int:

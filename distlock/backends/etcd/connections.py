@@ -141,7 +141,7 @@ class Connections:
     """
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._tls = tls
         self._host = str(endpoint).partition("://")[2]
         self._idle: list[_Connection] = []
@@ -156,7 +156,7 @@ class Connections:
         request = self._request(path, data, headers)
         connection: _Connection | None = None
         try:
-            connection = self._take() or _Connection(self._endpoint, self._tls, deadline)
+            connection = self._take() or _Connection(self.endpoint, self._tls, deadline)
             response = connection.exchange(request, deadline)
         except BaseException as error:
             if connection is not None:
@@ -190,7 +190,7 @@ class Connections:
         """Return an answer that goes on; Unanswered if it does not begin by ``deadline``."""
         sock: socket.socket | None = None
         try:
-            sock = _connected(self._endpoint, self._tls, deadline)
+            sock = _connected(self.endpoint, self._tls, deadline)
             sock.settimeout(_rest(deadline))
             sock.sendall(self._request(path, data, headers | SEVERAL))
             response = HTTPResponse(sock, method="POST")

@@ -6,15 +6,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from distlock.backends.background import BlockingCalls, Cleanup, answer_due
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import BlockingCalls, answer_due
-from distlock.backends.cleanup import Cleanup
-from distlock.backends.etcd.client import Client, EtcdLease
-from distlock.backends.etcd.errors import NOT_FOUND, EtcdError, is_for_another
-from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put
+from distlock.backends.etcd.client import EtcdClient, EtcdLease
 from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
-from distlock.backends.etcd.lock_keys import ContenderData, LockKey, LockKeys, QueuePosition
-from distlock.backends.etcd.watches import Watch
+from distlock.backends.etcd.lock_keys import KeyData, LockKey, LockKeys, QueuePosition
+from distlock.backends.etcd.messages import (
+    EtcdError,
+    Json,
+    LeaseNotFound,
+    created,
+    delete,
+    get,
+    put,
+)
+from distlock.backends.etcd.watches import KeyWatch
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Sleep, Steps, Wait
@@ -39,7 +45,7 @@ _PAUSE = 0.2
 _TRIES = 5
 
 
-class Contender:
+class EtcdContender:
     """One claim that contends for its lock. The protocol, after etcd's ``concurrency.Mutex``:
 
     1. One transaction: if nobody holds the lock and nobody waits, put the holder's key with a lease
@@ -57,7 +63,7 @@ class Contender:
     """
 
     def __init__(
-        self, client: Client, leases: Leases, claim: Claim, deadline: float | None = None
+        self, client: EtcdClient, leases: Leases, claim: Claim, deadline: float | None = None
     ) -> None:
         self._client = client
         self._leases = leases
@@ -71,7 +77,7 @@ class Contender:
         self._unsure = False
         self._answered_at = clock()
         self._next_look = 0.0
-        self._watch: Watch | None = None
+        self._watch: KeyWatch | None = None
 
     # One attempt; these methods block
 
@@ -105,9 +111,27 @@ class Contender:
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
     ) -> tuple[Lease | None, LockKey | None]:
         """Put the holder's key if ``compare`` is true; return the lease, or who has the lock."""
+        try:
+            return self._grant_once(compare, success, deadline)
+        except LeaseNotFound as error:
+            if error.maybe_applied:
+                raise
+            # A lease that was kept for this has been ended by somebody.
+            return self._grant_once(compare, success, deadline)
+
+    def _grant_once(
+        self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
+    ) -> tuple[Lease | None, LockKey | None]:
         claim, leases = self._claim, self._leases
         ttl = whole_seconds(claim.reserved)
-        reply, key, lease, data = self._put_hold(ttl, compare, success, deadline)
+        lease = leases.get(claim, ttl, claim.duration, deadline)
+        key = f"{self._keys.holds_of(claim.nonce)}{lease.id:x}"
+        data = KeyData.of(claim, lease.ttl)
+        operations = [put(key, data.to_value(), lease.id), *success]
+        if self._place is not None:
+            operations.append(delete(self._place_key))
+        failure = [get(self._keys.holders, prefix=True, limit=1)]
+        reply = self._client.txn(compare, operations, failure, deadline)
         self._unsure |= reply.repeated
         holder = None if reply.succeeded else LockKey.first(reply)
         if reply.succeeded:
@@ -125,34 +149,13 @@ class Contender:
             leases.settle(claim.nonce)
         return claim.granted(revision, lease.sent_at), holder
 
-    def _put_hold(
-        self, ttl: int, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Reply, str, EtcdLease, ContenderData]:
-        claim = self._claim
-        for is_last in (False, True):
-            lease = self._leases.get(claim, ttl, claim.duration, deadline)
-            key = f"{self._keys.holds_of(claim.nonce)}{lease.id:x}"
-            data = ContenderData.of(claim, lease.ttl)
-            operations = [put(key, data.to_value(), lease.id), *success]
-            if self._place is not None:
-                operations.append(delete(self._place_key))
-            failure = [get(self._keys.holders, prefix=True, limit=1)]
-            try:
-                reply = self._client.txn(compare, operations, failure, deadline)
-                return reply, key, lease, data
-            except EtcdError as error:
-                # A lease that was kept for this has been ended by somebody.
-                if error.code != NOT_FOUND or error.maybe_applied or is_last:
-                    raise
-        raise AssertionError("unreachable")
-
     # Waiting; these methods block
 
     def _join(self, deadline: float | None = None) -> QueuePosition:
         """Get a place in the queue; step 2."""
         place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
         self._place = place
-        data = ContenderData.of(self._claim, place.ttl)
+        data = KeyData.of(self._claim, place.ttl)
         reply = self._client.txn(
             [created(self._place_key, 0)],
             [put(self._place_key, data.to_value(), place.id)],
@@ -179,7 +182,7 @@ class Contender:
             sort_target="CREATE",
         )
         holder = get(self._keys.holders, prefix=True, limit=1)
-        reply = self._client.txn([], [holder, before], deadline=deadline)
+        reply = self._client.do([holder, before], deadline)
         places = [LockKey.read(kv) for kv in reply.found(1)]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
@@ -219,7 +222,7 @@ class Contender:
         """
         lease: Lease | None
         undo = partial(cleanup.add, self._claim)
-        lease = yield Call(self.try_once, self._limit(), undo, executor=calls)
+        lease = yield Call(self.try_once, answer_due(self._deadline), undo, executor=calls)
         if lease is not None or self._is_over():
             return lease
         try:
@@ -311,21 +314,18 @@ class Contender:
         """
         while True:
             try:
-                answer: T = yield Call(call, self._limit(), undo, executor=calls)
+                answer: T = yield Call(call, answer_due(self._deadline), undo, executor=calls)
                 self._answered_at = clock()
                 return answer
             except LockUnavailable as error:
                 self._unsure |= error.maybe_applied
-                if isinstance(error, EtcdError) and not is_for_another(error):
+                if isinstance(error, EtcdError) and not error.is_for_another:
                     raise
                 if error.maybe_applied and isinstance(error.__cause__, NotDone):
                     raise  # a call that was abandoned cancels the claim at its end
                 if self._is_over() or clock() - self._answered_at >= _PLACE:
                     raise
             yield Sleep(_PAUSE)
-
-    def _limit(self) -> float | None:
-        return answer_due(self._deadline)
 
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline

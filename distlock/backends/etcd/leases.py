@@ -1,15 +1,27 @@
-"""The leases of this process: those of its holds, and those kept for the next hold."""
+"""The leases of this process: those of its holds, which it renews, and those kept for the next."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
-from distlock.backends.etcd.client import Client, EtcdLease, new_lease_id
-from distlock.backends.etcd.lock_keys import ContenderData, LockKey
+from distlock.backends.etcd.client import EtcdClient, EtcdLease, new_lease_id
+from distlock.backends.etcd.lock_keys import KeyData, LockKey, LockKeys, LockReader
+from distlock.backends.etcd.messages import (
+    MOST_OPERATIONS,
+    Json,
+    bound,
+    created,
+    get,
+    modified,
+    put,
+    txn,
+)
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
-from distlock.types.lease import Claim
+from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
 
 #: Seconds. etcd makes shorter leases longer: it ends none before a leader can be elected anew.
@@ -21,6 +33,8 @@ _FRESH = 1 / 4
 _LONGEST_UNUSED = 300
 #: Leases of one length that are kept for the next hold.
 _MOST_UNUSED = 16
+#: A renewal is tried again so often if the leader has changed meanwhile.
+_TRIES = 3
 #: Holds that are remembered before those are looked for that have ended without a word.
 _MANY = 256
 
@@ -36,7 +50,7 @@ class HeldKey:
     lease: EtcdLease
     #: the length that was asked for; the cluster may have granted more
     ttl: int
-    data: ContenderData
+    data: KeyData
     #: No request that names the lease can be carried out any more after the hold is left. Else the
     #: lease must be ended: a late request would hold the lock again, for nobody.
     reusable: bool = True
@@ -66,14 +80,14 @@ def whole_seconds(seconds: float) -> int:
 
 
 class Leases:
-    """The leases of a process, and its holds. Its methods are atomic steps, without a mutex.
+    """The leases of a process, and its holds. They are noted in atomic steps, without a mutex.
 
     A lock that is taken and freed again and again needs no new lease each time, which the cluster
     would have to write down. A lease has one hold at a time, so that losing it, or ending it, means
     nothing for other holds.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
         #: leases that nobody uses at present, by length
         self._unused: dict[int, list[EtcdLease]] = {}
@@ -113,6 +127,19 @@ class Leases:
         if lease_id:
             with suppress(LockError):
                 self._client.revoke(lease_id, deadline)
+
+    def give_back(self, nonce: str, lease_id: int, deadline: float | None) -> None:
+        """Take back the lease of a key that was deleted; its id is 0 if it was not there."""
+        hold = self.holds.pop(nonce, None)
+        if hold is not None and hold.reusable and hold.lease.id == lease_id:
+            self.put(hold.lease, hold.ttl)
+            return
+        ends = {lease_id, *self.named(nonce)}
+        if hold is not None:
+            ends.add(hold.lease.id)
+        for one in ends:
+            self.end(one, deadline)
+        self.settle(nonce)
 
     def named(self, nonce: str) -> list[int]:
         """Return the leases that requests of a claim may have named and not left."""
@@ -154,3 +181,132 @@ class Leases:
                 if until < now:
                     self._named.pop(known, None)
             self._many = 2 * (len(self.holds) + len(self._named)) + _MANY
+
+    def find(self, leases: Sequence[Lease], deadline: float | None) -> Mapping[str, HeldKey | None]:
+        """Return the holds of leases by nonce; None for what is gone.
+
+        What another process has taken has to be read.
+        """
+        holds = {lease.nonce: self.holds.get(lease.nonce) for lease in leases}
+        prefix = self._client.options.prefix
+        unknown = [lease for lease in leases if holds[lease.nonce] is None]
+        keys = [LockKeys(prefix, lease.name).holds_of(lease.nonce) for lease in unknown]
+        found = LockReader(self._client, deadline).first(*keys)
+        for lease, entry in zip(unknown, found, strict=True):
+            if entry is not None:
+                holds[lease.nonce] = hold = HeldKey.found(entry)
+                self.add(lease.nonce, hold)
+        return holds
+
+    # Renewing
+
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
+        """See BaseBackend.renew().
+
+        The lease is kept alive, and then the key is written. A keepalive alone proves nothing: a
+        leader that was deposed and has not noticed answers it, too. A write is linearizable.
+        """
+        return self._client.ask_twice(partial(self._renew, leases), deadline)
+
+    def _renew(self, leases: Sequence[Lease], deadline: float) -> Mapping[str, bool]:
+        answers: dict[str, bool] = {}
+        kept: dict[str, HeldKey] = {}
+        wanted = {lease.nonce: lease for lease in leases}
+        for nonce, hold in self.find(leases, deadline).items():
+            if hold is None:
+                answers[nonce] = False
+            elif _fits(hold, wanted[nonce].duration):
+                kept[nonce] = hold
+            elif (is_held := self._rebind(hold, wanted[nonce], deadline)) is not None:
+                answers[nonce] = is_held
+        for _ in range(_TRIES):
+            if not kept:
+                break
+            some = self._keep_alive(kept, wanted, deadline)
+            answers |= some
+            kept = {nonce: hold for nonce, hold in kept.items() if nonce not in some}
+        for nonce, is_held in answers.items():
+            if not is_held:
+                self.holds.pop(nonce, None)
+        return answers
+
+    def _keep_alive(
+        self, holds: Mapping[str, HeldKey], wanted: Mapping[str, Lease], deadline: float | None
+    ) -> dict[str, bool]:
+        """Let leases run anew; return what is known for certain, by nonce."""
+        alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
+        answers: dict[str, bool] = {}
+        nonces = [*holds]
+        for start in range(0, len(nonces), MOST_OPERATIONS):
+            some = nonces[start : start + MOST_OPERATIONS]
+            for nonce in some:
+                hold, seconds = holds[nonce], wanted[nonce].duration
+                hold.data = hold.data.renewed_for(seconds, hold.lease.ttl)
+            ended = {nonce for nonce in some if not alive.ttls.get(holds[nonce].lease.id)}
+            written = [_renewed(holds[nonce], writes=nonce not in ended) for nonce in some]
+            reply = self._client.do(written, deadline)
+            for place, nonce in enumerate(some):
+                hold, answer = holds[nonce], reply.inner(place)
+                if not answer.succeeded:
+                    there = LockKey.first(answer)
+                    if there is None or there.created != hold.created:
+                        answers[nonce] = False
+                    else:
+                        hold.update_from(there)
+                elif nonce not in ended:
+                    hold.modified = reply.revision
+                    if alive.proven_by(reply):
+                        hold.lease = hold.lease.renewed(alive.sent_at)
+                        answers[nonce] = True
+        return answers
+
+    def _rebind(self, hold: HeldKey, lease: Lease, deadline: float | None) -> bool | None:
+        """Bind the key to a lease of another length; False if the hold is lost.
+
+        None if it has to be tried again, because the key was written by an earlier request that had
+        no answer. One that comes late must not bind the key to a lease that nobody keeps alive.
+        """
+        ttl = whole_seconds(lease.duration)
+        # A new lease, which runs from now on: the caller counts from when this was called.
+        new = self._client.grant(ttl, deadline)
+        data = hold.data.renewed_for(lease.duration, new.ttl)
+        reply = self._client.txn(
+            [created(hold.key, hold.created), modified(hold.key, hold.modified)],
+            [put(hold.key, data.to_value(), new.id)],
+            [get(hold.key)],
+            deadline,
+        )
+        if not reply.succeeded:
+            there = next(iter(reply.found()), None)
+            if there is None or there.created != hold.created:
+                self.end(new.id, deadline)
+                return False
+            hold.modified = there.modified
+            if there.lease != new.id:
+                self.end(new.id, deadline)
+                return None
+        else:
+            hold.modified = reply.revision
+        old, hold.lease, hold.ttl, hold.data = hold.lease, new, ttl, data
+        self.end(old.id, deadline)
+        return True
+
+
+def _renewed(hold: HeldKey, *, writes: bool) -> Json:
+    """Return what finds out whether a hold is there, and writes when it was renewed.
+
+    Another thread may be binding the key to another lease, or have done so without an answer. This
+    must not bind it to the earlier one again, which is ended then.
+    """
+    compare = [created(hold.key, hold.created), bound(hold.key, hold.lease.id)]
+    writing = [put(hold.key, hold.data.to_value(), hold.lease.id)] if writes else []
+    return txn(compare, writing, [get(hold.key)])
+
+
+def _fits(hold: HeldKey, seconds: float) -> bool:
+    """Return whether a lease of the length that the hold has does for so many seconds.
+
+    A much longer one would keep the lock for nobody if the process dies, see ``at_least``.
+    """
+    wanted = whole_seconds(seconds)
+    return wanted <= hold.lease.ttl and hold.ttl <= 2 * wanted

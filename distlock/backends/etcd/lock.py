@@ -7,28 +7,31 @@ from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Warning
 
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.etcd.client import Client
-from distlock.backends.etcd.contender import Contender
-from distlock.backends.etcd.holding import Holding
-from distlock.backends.etcd.kv import delete, get
-from distlock.backends.etcd.leases import SHORTEST, Leases
-from distlock.backends.etcd.lock_keys import LockKeys
-from distlock.backends.etcd.options import DEFAULTS, Options
-from distlock.backends.etcd.reader import LockReader
+from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
+from distlock.backends.etcd.client import EtcdClient
+from distlock.backends.etcd.contender import EtcdContender
+from distlock.backends.etcd.leases import SHORTEST, Leases, whole_seconds
+from distlock.backends.etcd.lock_keys import LockKeys, LockReader
+from distlock.backends.etcd.messages import (
+    LeaseNotFound,
+    created,
+    delete,
+    get,
+    put,
+)
+from distlock.backends.etcd.options import DEFAULTS, EtcdOptions
 from distlock.backends.etcd.store import EtcdStore
 from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
+from distlock.types.owners import is_named
 from distlock.types.query import LockQuery, Page
-
-BROKEN = "it was broken"
 
 
 class EtcdBackend(BaseBackend):
     """Locks as keys of an etcd cluster, each bound to a lease of the cluster.
 
-    The holder has a key, and everyone who waits has one; see :class:`Contender`. The fencing token
-    is the revision of the store that has created the holder's key.
+    The holder has a key, and everyone who waits has one; see :class:`EtcdContender`. The fencing
+    token is the revision of the store that has created the holder's key.
     """
 
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
@@ -49,8 +52,8 @@ class EtcdBackend(BaseBackend):
             self.settings.refuse(
                 f"LEASE must be at least {SHORTEST} seconds here, not {self.settings.lease:g}"
             )
-        self.options = Options(self.settings)
-        self.client = Client(self.options)
+        self.options = EtcdOptions(self.settings)
+        self.client = EtcdClient(self.options)
         self._store = EtcdStore(self.client)
         self.after_fork_in_child()
         fork.reset_in_child(self)
@@ -58,7 +61,6 @@ class EtcdBackend(BaseBackend):
     def after_fork_in_child(self) -> None:
         """Hold nothing: the leases are the parent's."""
         self._leases = Leases(self.client)
-        self._holding = Holding(self.client, self._leases)
 
     @property
     def store(self) -> EtcdStore:
@@ -68,32 +70,85 @@ class EtcdBackend(BaseBackend):
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        return Contender(self.client, self._leases, claim).try_once(deadline)
+        return EtcdContender(self.client, self._leases, claim).try_once(deadline)
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
-        contender = Contender(self.client, self._leases, claim, deadline)
+        contender = EtcdContender(self.client, self._leases, claim, deadline)
         return contender.steps(self.calls, self.cleanup)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
-        return self._holding.renew(leases, deadline)
+        return self._leases.renew(leases, deadline)
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
-        return self._holding.release(lease, deadline)
+        if is_named(lease.owner):
+            return self._release_named(lease, deadline)
+        own = delete(self._keys(lease.name).holds_of(lease.nonce), prefix=True, prev_kv=True)
+        reply = self.client.do([own], deadline)
+        deleted = reply.deleted()
+        self._leases.give_back(lease.nonce, deleted[0].lease if deleted else 0, deadline)
+        # If the answer to a first request was lost, that request has deleted it.
+        return bool(deleted) or reply.repeated
+
+    def _release_named(self, lease: Lease, deadline: float | None) -> bool:
+        """Free a lock, and leave the token behind, until the lease ends.
+
+        Another process that had the lock under this name can tell so that it was not broken.
+        """
+        hold = self._leases.find([lease], deadline)[lease.nonce]
+        if hold is None:
+            return False
+        self._leases.holds.pop(lease.nonce, None)
+        last = self._keys(lease.name).last_token
+        try:
+            reply = self.client.txn(
+                [created(hold.key, hold.created)],
+                [delete(hold.key), put(last, hold.data.left_by(lease).to_value(), hold.lease.id)],
+                deadline=deadline,
+            )
+        except LeaseNotFound:
+            return False  # the lease has ended, and the key with it
+        for one in {*self._leases.named(lease.nonce)} - {hold.lease.id}:
+            self._leases.end(one, deadline)
+        self._leases.settle(lease.nonce)
+        return reply.succeeded or reply.repeated
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """See BaseBackend.reserve_for(). The time is rounded up to whole seconds, at least two."""
-        return self._holding.reserve_for(lease, seconds, deadline)
+        keys, reader = self._keys(lease.name), self._reader(deadline)
+        (entry,) = reader.first(keys.holds_of(lease.nonce))
+        if entry is None:  # it may have been done before
+            (entry,) = reader.first(keys.reservations_of(lease.nonce))
+        if entry is None:
+            return False
+        ttl = whole_seconds(seconds)
+        new = self.client.grant(ttl, deadline)
+        key = f"{keys.reservations_of(lease.nonce)}{new.id:x}"
+        data = entry.data
+        if data.token is None:
+            data = data.reserved_for(lease, seconds, new.ttl)
+        else:
+            data = data.renewed_for(seconds, new.ttl)
+        reply = self.client.txn(
+            [created(entry.key, entry.created)],
+            [put(key, data.to_value(), new.id), delete(entry.key)],
+            [get(key)],
+            deadline,
+        )
+        if not reply.succeeded and not reply.found():
+            self._leases.end(new.id, deadline)
+            return False
+        self._leases.give_back(lease.nonce, entry.lease, deadline)
+        return True
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
-        keys, nonce = LockKeys(self.options.prefix, claim.name), claim.nonce
+        keys, nonce = self._keys(claim.name), claim.nonce
         self._leases.holds.pop(nonce, None)
-        reply = self.client.txn(
-            [],
+        reply = self.client.do(
             [
                 delete(keys.holds_of(nonce), prefix=True, prev_kv=True),
                 delete(keys.place_of(nonce), prev_kv=True),
             ],
-            deadline=deadline,
+            deadline,
         )
         # A late request can put a key no more if the lease that it names has ended.
         named = {kv.lease for kv in (*reply.deleted(0), *reply.deleted(1))}
@@ -106,9 +161,8 @@ class EtcdBackend(BaseBackend):
     # Looking
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
-        keys = LockKeys(self.options.prefix, lease.name)
-        own = get(keys.holds_of(lease.nonce), prefix=True, limit=1)
-        return bool(self.client.txn([], [own], deadline=deadline).found())
+        own = get(self._keys(lease.name).holds_of(lease.nonce), prefix=True, limit=1)
+        return bool(self.client.do([own], deadline).found())
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         return self._reader(deadline).lock(name)
@@ -126,9 +180,19 @@ class EtcdBackend(BaseBackend):
     # Clearing
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
-        lease = self._holding.force_release(name, token, deadline)
-        if lease is not None and self.listener is not None:
-            self.listener.lease_lost(lease, BROKEN)
+        (entry,) = self._reader(deadline).first(self._keys(name).holders)
+        if entry is None or entry.token != token:
+            return None
+        reply = self.client.txn(
+            [created(entry.key, entry.created)], [delete(entry.key)], deadline=deadline
+        )
+        if not reply.succeeded and not reply.repeated:
+            return None
+        self._leases.end(entry.lease, deadline)
+        data = entry.data
+        claim = Claim(name, data.owner, data.lasts, data.description, entry.nonce)
+        lease = Lease(claim, token, 0.0)
+        self.tell_lost(lease, BROKEN)
         return lease
 
     def sweep(self) -> SweepResult:
@@ -150,5 +214,8 @@ class EtcdBackend(BaseBackend):
                 id="distlock.W008",
             )
 
+    def _keys(self, name: str) -> LockKeys:
+        return LockKeys(self.options.prefix, name)
+
     def _reader(self, deadline: float | None) -> LockReader:
-        return LockReader(self.client, self.alias, deadline)
+        return LockReader(self.client, deadline)

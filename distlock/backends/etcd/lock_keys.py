@@ -1,4 +1,4 @@
-"""The keys of locks, and what they say.
+"""The keys of locks, what they say, and reading them: who holds, and who waits.
 
 Below the prefix each lock has the holder's key, ``locks/<name>/h/<nonce>-<lease>``, and one key for
 each who waits, ``locks/<name>/w/<nonce>``. There is at most one key below ``h/``: each grant
@@ -9,14 +9,16 @@ hold leaves ``locks/<name>/t/`` behind for a while.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from distlock.backends.etcd.kv import KeyValue, Reply
+from distlock.backends.etcd.client import EtcdClient
+from distlock.backends.etcd.messages import MOST_OPERATIONS, EtcdReply, KeyValue, get, get_from
 from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
+from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 
 #: The kinds of keys.
 _HOLDER, _WAITER, _LAST = "h", "w", "t"
@@ -72,7 +74,7 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class ContenderData:
+class KeyData:
     """A holder's or waiter's key: whose it is, and since when, by the clock of its process.
 
     ``lasts`` is for how many seconds from ``renewed`` on the holder relies on it, or for how many
@@ -90,7 +92,7 @@ class ContenderData:
     token: int | None = None
 
     @classmethod
-    def of(cls, claim: Claim, ttl: int) -> ContenderData:
+    def of(cls, claim: Claim, ttl: int) -> KeyData:
         """Return what a key says for a claim that holds the lock, or waits, from now on."""
         now = _now()
         return cls(
@@ -103,11 +105,11 @@ class ContenderData:
             claim.label or claim.description,
         )
 
-    def renewed_for(self, seconds: float, ttl: int) -> ContenderData:
+    def renewed_for(self, seconds: float, ttl: int) -> KeyData:
         """Return what the key says when its lease runs anew."""
         return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
 
-    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> ContenderData:
+    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> KeyData:
         """Return what a key says for nobody, after the holder has left."""
         return replace(
             self,
@@ -119,7 +121,7 @@ class ContenderData:
             token=lease.token,
         )
 
-    def left_by(self, lease: Lease) -> ContenderData:
+    def left_by(self, lease: Lease) -> KeyData:
         """Return what a named owner leaves behind, so that others of its name know who left."""
         return replace(self, token=lease.token)
 
@@ -147,7 +149,7 @@ class ContenderData:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     @classmethod
-    def read(cls, value: bytes) -> ContenderData:
+    def read(cls, value: bytes) -> KeyData:
         """Understand a value; one that is not ours has an owner without a name."""
         try:
             fields = json.loads(value)
@@ -178,18 +180,18 @@ class LockKey:
     created: int
     modified: int
     lease: int
-    data: ContenderData
+    data: KeyData
 
     @classmethod
     def read(cls, kv: KeyValue) -> LockKey:
         kind, last = kv.key.split("/")[-2:]
         nonce = last.lstrip(_RESERVED).partition("-")[0]
         name = name_of(kv.key)
-        data = ContenderData.read(kv.value)
+        data = KeyData.read(kv.value)
         return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, data)
 
     @classmethod
-    def first(cls, reply: Reply, operation: int = 0) -> LockKey | None:
+    def first(cls, reply: EtcdReply, operation: int = 0) -> LockKey | None:
         """Return the first key that an operation of a transaction has read."""
         return next((cls.read(kv) for kv in reply.found(operation)), None)
 
@@ -247,7 +249,78 @@ def info_of(name: str, alias: str, keys: Iterable[LockKey]) -> LockInfo:
     )
 
 
-def _waiting(data: ContenderData, now: datetime) -> Waiting:
+def _waiting(data: KeyData, now: datetime) -> Waiting:
     owner = data.owner
     waited = max((now - data.since).total_seconds(), 0.0)
     return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
+
+
+#: Keys that are read in one request.
+_BATCH = 1000
+
+
+class LockReader:
+    """Reads for one question; all is to be answered by one deadline."""
+
+    def __init__(self, client: EtcdClient, deadline: float | None) -> None:
+        self._client = client
+        self._alias = client.options.alias
+        self._deadline = deadline
+
+    def lock(self, name: str) -> LockInfo:
+        """Return what is known of one lock."""
+        return info_of(name, self._alias, map(LockKey.read, self._keys_of(name)))
+
+    def first(self, *beginnings: str) -> list[LockKey | None]:
+        """Return the first key that begins so, for each of some beginnings."""
+        found: list[LockKey | None] = []
+        for start in range(0, len(beginnings), MOST_OPERATIONS):
+            some = beginnings[start : start + MOST_OPERATIONS]
+            reading = [get(key, prefix=True, limit=1) for key in some]
+            reply = self._client.do(reading, self._deadline)
+            found += [LockKey.first(reply, place) for place in range(len(some))]
+        return found
+
+    def stored(self, name: str) -> dict[str, str]:
+        """Return the keys of a lock, oldest first, and what they say."""
+        found = sorted(self._keys_of(name), key=lambda kv: kv.created)
+        return {kv.key: kv.value.decode(errors="replace") for kv in found}
+
+    def _keys_of(self, name: str) -> list[KeyValue]:
+        keys = LockKeys(self._client.options.prefix, name)
+        return self._client.do([get(keys.all, prefix=True)], self._deadline).found()
+
+    def held(self, prefix: str) -> Iterator[LockInfo]:
+        """Yield the locks that are held and whose names begin with ``prefix``, by name."""
+        return self._held(self._names(prefix))
+
+    def page(self, query: LockQuery) -> Page:
+        """Return a page from the names of all locks and the keys of no more than ``MOST_READ``."""
+        return NamePages(self._names(""), self._held, MOST_READ, self._deadline).page(query)
+
+    def _names(self, prefix: str) -> list[str]:
+        keys = self._keys(locks_beginning(self._client.options.prefix, prefix), keys_only=True)
+        return sorted({name_of(kv.key) for kv in keys})
+
+    def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield those of these locks that are held, in their order."""
+        for start in range(0, len(names), MOST_OPERATIONS):
+            some = names[start : start + MOST_OPERATIONS]
+            keys = [LockKeys(self._client.options.prefix, name).all for name in some]
+            reads = [get(key, prefix=True) for key in keys]
+            reply = self._client.do(reads, self._deadline)
+            for number, name in enumerate(some):
+                info = info_of(name, self._alias, map(LockKey.read, reply.found(number)))
+                if info.state is not State.FREE:
+                    yield info
+
+    def _keys(self, prefix: str, *, keys_only: bool = False) -> Iterator[KeyValue]:
+        """Yield all keys that begin so, some thousand at a time, in their order."""
+        start = prefix
+        while True:
+            some = get_from(start, prefix, limit=_BATCH, keys_only=keys_only)
+            found = self._client.do([some], self._deadline).found()
+            yield from found
+            if len(found) < _BATCH:
+                return
+            start = f"{found[-1].key}\0"

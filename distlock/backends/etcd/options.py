@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from distlock.backends.settings import BackendSettings, Secret
-from distlock.backends.tls import tls_context, tls_options
+from distlock.backends.settings import BackendSettings, Secret, tls_context, tls_options
 
 DEFAULTS: Mapping[str, Any] = {
     "prefix": "/distlock/",
@@ -41,7 +40,7 @@ class Endpoint:
         return f"{self.scheme}://{host}:{self.port}"
 
 
-class Options:
+class EtcdOptions:
     """The members of the cluster, where the keys are, and how to reach them.
 
     - ``prefix``: what all keys begin with.
@@ -62,7 +61,7 @@ class Options:
         self.tls = self._tls()
 
     def __repr__(self) -> str:
-        return f"<Options of DISTLOCK[{self.alias!r}]>"
+        return f"<EtcdOptions of DISTLOCK[{self.alias!r}]>"
 
     def _endpoints(self) -> tuple[Endpoint, ...]:
         location = self._settings.location

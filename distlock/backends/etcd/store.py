@@ -20,13 +20,14 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from distlock.backends.etcd.client import Client
-from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
-from distlock.backends.etcd.kv import (
+from distlock.backends.etcd.client import EtcdClient
+from distlock.backends.etcd.lock_keys import escaped, unescaped
+from distlock.backends.etcd.messages import (
     MOST_OPERATIONS,
+    EtcdReply,
     Json,
     KeyValue,
-    Reply,
+    LeaseNotFound,
     created,
     delete,
     get,
@@ -35,8 +36,7 @@ from distlock.backends.etcd.kv import (
     put,
     to_bytes,
 )
-from distlock.backends.etcd.lock_keys import escaped, unescaped
-from distlock.backends.etcd.watches import Watch
+from distlock.backends.etcd.watches import KeyWatch
 from distlock.backends.store import (
     Absent,
     Address,
@@ -65,7 +65,7 @@ _LONG = 24 * 3600.0
 class EtcdStore(RecordStore):
     """The records that are kept in one cluster, below one prefix."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._root = f"{client.options.prefix}records/"
 
@@ -73,7 +73,7 @@ class EtcdStore(RecordStore):
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         own = self._own_key(directory)
-        reply = self._client.txn((), [get(own, prefix=True)], (), deadline)
+        reply = self._client.do([get(own, prefix=True)], deadline)
         records = (_record(kv, own) for kv in reply.found() if kv.key != own)
         # The revision of the whole store, and not that of the directory's own key: what happened
         # just after the latter may have been compacted, and then a watch would end at once.
@@ -83,7 +83,7 @@ class EtcdStore(RecordStore):
         self, directory: str, keys: Collection[str], deadline: float | None = None
     ) -> Snapshot:
         own, asked = self._own_key(directory), [*keys]
-        reply = self._client.txn((), [get(_key(own, key)) for key in asked], (), deadline)
+        reply = self._client.do([get(_key(own, key)) for key in asked], deadline)
         records = (_record(kv, own) for place in range(len(asked)) for kv in reply.found(place))
         return Snapshot.of(directory, reply.revision, records)
 
@@ -103,7 +103,7 @@ class EtcdStore(RecordStore):
         asked += [get(_key(own, prefix), prefix=True, count_only=True) for prefix in count]
         if listed is not None:
             asked.append(_listing(own, listed))
-        reply = self._client.txn((), asked, (), deadline)
+        reply = self._client.do(asked, deadline)
         found = [_record(kv, own) for place in range(len(first)) for kv in reply.found(place)]
         records = {record.key: record for record in sorted(found, key=lambda one: one.key)}
         counts = {prefixes[place]: reply.count(place) for place in range(len(first), len(prefixes))}
@@ -125,10 +125,7 @@ class EtcdStore(RecordStore):
         try:
             # Sent twice, it could meet its own changes, or another client's.
             reply = self._client.txn(compare, success, (), deadline, repeatable=False)
-        except EtcdError as error:
-            bound = any(isinstance(change, Put) and change.session for change in changes)
-            if error.code != NOT_FOUND or not bound:
-                raise
+        except LeaseNotFound as error:
             raise SessionEnded(f"a session for records of {directory!r} has ended") from error
         if not reply.succeeded:
             return None
@@ -141,7 +138,7 @@ class EtcdStore(RecordStore):
 
     def _list(self, start: str, deadline: float | None) -> Iterator[tuple[str, list[KeyValue]]]:
         """Yield directories whose keys begin so, as escaped, and their keys without values."""
-        reply = self._client.txn((), [get(start, prefix=True, keys_only=True)], (), deadline)
+        reply = self._client.do([get(start, prefix=True, keys_only=True)], deadline)
         for name, keys in groupby(reply.found(), self._name_of):
             yield name, list(keys)
 
@@ -180,14 +177,14 @@ class EtcdStore(RecordStore):
 
     def _look(
         self, records: Collection[Address], deadline: float | None
-    ) -> tuple[frozenset[Address], Reply]:
+    ) -> tuple[frozenset[Address], EtcdReply]:
         """Return which of the records are there, and the last answer; there is always one."""
         asked, there = [*records], set[Address]()
         for start in range(0, max(len(asked), 1), MOST_OPERATIONS):
             part = asked[start : start + MOST_OPERATIONS]
             keys = [_key(self._own_key(directory), key) for directory, key in part]
             looks = [get(key, keys_only=True) for key in keys or [self._root]]
-            reply = self._client.txn((), looks, (), deadline)
+            reply = self._client.do(looks, deadline)
             there.update(one for place, one in enumerate(part) if reply.found(place))
         return frozenset(there), reply
 
@@ -199,7 +196,7 @@ class EtcdStore(RecordStore):
     def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
         own = self._own_key(directory)
         watched = own if key is None else _key(own, key)
-        added: list[Watch] = []
+        added: list[KeyWatch] = []
         pending: Pending[None] = Pending(lambda: [watch.cancel() for watch in added])
         with suppress(RuntimeError):  # no more threads: who waits looks now and then, too
             resolve = partial(pending.resolve, None)
@@ -217,7 +214,7 @@ class EtcdStore(RecordStore):
         return SweepResult(removed=removed)
 
     def _remove_if_long_empty(self, own: str, deadline: float | None) -> bool:
-        found = self._client.txn((), [get(own)], (), deadline).found()
+        found = self._client.do([get(own)], deadline).found()
         if not found or float(found[0].value) > time.time() - _LONG:
             return False
         same = modified(own, found[0].modified)  # so that no record was put since

@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any, TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
-from distlock.backends.etcd.kv import Json, after, to_bytes
+from distlock.backends.etcd.messages import Json, after, to_bytes
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.threads import start, thread_logger
@@ -47,7 +47,7 @@ class _Followed:
 
 
 @dataclass(eq=False, slots=True)
-class Watch:
+class KeyWatch:
     """A watch on a key, or on all keys that begin with it, which calls back once."""
 
     key: str
@@ -110,7 +110,7 @@ class Watches:
             self._stream.close_in_child()
         self._stream = None
         #: Who pops a watch from here is the one who calls back, or cancels it.
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
         #: Wakes the thread; None while there is none.
         self._wakeups: WaitQueue[None] | None = None
@@ -123,7 +123,7 @@ class Watches:
         *,
         prefix: bool = False,
         deletes_only: bool = False,
-    ) -> Watch:
+    ) -> KeyWatch:
         """Call back once when a key changes, or may have changed, after the revision ``since``.
 
         The callback runs on the thread of the watches, or before this returns, and must not block.
@@ -131,7 +131,7 @@ class Watches:
         changes. RuntimeError if the thread is needed, and no more threads can be had.
         """
         number = next(self._numbers)
-        watch = Watch(key, since, callback, prefix, deletes_only, number, self._cancel)
+        watch = KeyWatch(key, since, callback, prefix, deletes_only, number, self._cancel)
         try:
             # The thread notes what it follows and has told, and then looks for watches: so what
             # one of the two does not see yet, the other one does.
@@ -212,7 +212,7 @@ class Watches:
         self._wakeups = wakeups
         return True
 
-    def _follow(self, wanted: Mapping[int, Watch], wakeups: WaitQueue[None]) -> bool:
+    def _follow(self, wanted: Mapping[int, KeyWatch], wakeups: WaitQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
         since: dict[Target, int] = {}
         for watch in wanted.values():
@@ -264,10 +264,10 @@ class Watches:
             for watch in woken:
                 self._answer(watch)
 
-    def _watching(self, target: Target) -> list[Watch]:
+    def _watching(self, target: Target) -> list[KeyWatch]:
         return [watch for watch in self._watches.copy().values() if watch.target == target]
 
-    def _answer(self, watch: Watch) -> None:
+    def _answer(self, watch: KeyWatch) -> None:
         """Call back, unless another thread does, or the watch was cancelled."""
         if self._watches.pop(watch.number, None) is None:
             return

@@ -19,17 +19,17 @@ from distlock.backends.store import (
     SessionEnded,
     holds,
 )
-from distlock.backends.zookeeper.client import Client
-from distlock.backends.zookeeper.record_nodes import (
+from distlock.backends.zookeeper.client import ZooKeeperClient
+from distlock.backends.zookeeper.records import (
     DirectoryNode,
     DirectoryView,
+    OpenSession,
     RecordNode,
     SeenLast,
     directory_data,
     mark_of,
     record_data,
 )
-from distlock.backends.zookeeper.record_sessions import OpenSession
 from distlock.backends.zookeeper.requests import Multi, NotSent, Reply, batches
 from distlock.backends.zookeeper.tree import make_path
 from distlock.concurrency.clock import left
@@ -53,7 +53,7 @@ class Applying:
 
     def __init__(
         self,
-        client: Client,
+        client: ZooKeeperClient,
         path: str,
         changes: Sequence[Change],
         conditions: Collection[Condition],

@@ -19,11 +19,9 @@ from kazoo.exceptions import (
 from kazoo.protocol.serialization import Delete, Sync
 from kazoo.protocol.states import KazooState, KeeperState
 
-from distlock.backends.zookeeper.connection import REPORTED_AFTER, Connection
-from distlock.backends.zookeeper.handler import new_handler
-from distlock.backends.zookeeper.options import Options
-from distlock.backends.zookeeper.requests import NotSent, Reply, batches
-from distlock.backends.zookeeper.watches import NodeWatches
+from distlock.backends.zookeeper.connection import REPORTED_AFTER, ZooKeeperConnection
+from distlock.backends.zookeeper.options import ZooKeeperOptions, new_handler
+from distlock.backends.zookeeper.requests import NodeWatches, NotSent, Reply, batches
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotPermitted
 
@@ -31,7 +29,7 @@ _REFUSALS = (AuthFailedError, SASLException, SessionClosedRequireSaslError)
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class ZooKeeperSession:
     """A session with the servers: its ephemeral nodes live as long as it does."""
 
     id: int
@@ -39,7 +37,7 @@ class Session:
     over: bool = False
 
 
-class Client:
+class ZooKeeperClient:
     """A client that connects by itself, from now on and again and again, until it is closed.
 
     ``on_begin`` and ``on_over`` are called with each session as it begins and ends, ``on_over``
@@ -49,13 +47,13 @@ class Client:
 
     def __init__(
         self,
-        options: Options,
-        on_begin: Callable[[Session], None],
-        on_over: Callable[[Session], None],
+        options: ZooKeeperOptions,
+        on_begin: Callable[[ZooKeeperSession], None],
+        on_over: Callable[[ZooKeeperSession], None],
         on_ping: Callable[[], None],
     ) -> None:
         self.options = options
-        self.session: Session | None = None
+        self.session: ZooKeeperSession | None = None
         self.dead = False  # it will not connect again
         self._failure: Exception | None = None  # why
         self._on_begin = on_begin
@@ -65,7 +63,7 @@ class Client:
         #: connects, and keeps the session alive
         self.kazoo = KazooClient(**options.arguments(self._handler))
         self.kazoo.add_listener(self._on_state)
-        self.connection = Connection(self.kazoo, self, options.greeting_limit)
+        self.connection = ZooKeeperConnection(self.kazoo, self, options.greeting_limit)
         self._mutex = threading.Lock()
         #: those who wait until requests can be sent, in their order
         self._waiting: dict[Reply, None] = {}
@@ -99,7 +97,7 @@ class Client:
     ) -> list[Reply]:
         """Send requests after all that were sent before; they get lost without a connection.
 
-        See Connection.submit() for ``only_if``.
+        See ZooKeeperConnection.submit() for ``only_if``.
         """
         return self.connection.submit(requests, only_if)
 
@@ -140,7 +138,7 @@ class Client:
             answers |= zip(some, map(self.found, replies), strict=True)
         return answers
 
-    def delete_node(self, session: Session, path: str) -> None:
+    def delete_node(self, session: ZooKeeperSession, path: str) -> None:
         """Delete a node of ``session`` without waiting, also after the connection has come back.
 
         The end of the session removes it too.
@@ -227,7 +225,7 @@ class Client:
         number = self.kazoo.client_id[0]
         if self.session is None or self.session.id != number or self.session.over:
             self._end_session()
-            self.session = Session(number, session_timeout)
+            self.session = ZooKeeperSession(number, session_timeout)
             self._on_begin(self.session)
 
     def on_open(self) -> None:

@@ -1,9 +1,9 @@
 """The connection to a server: kazoo makes it, and requests of ours go over it, too.
 
-Once kazoo has connected and authenticated, :class:`Connection` takes the place of the part of kazoo
-that reads and writes. Requests are sent on the thread of the caller, several at once, and each
-answer is handled on the connection thread without a further thread. With kazoo's public methods
-taking and freeing a lock makes about 0.8 times the cycles.
+Once kazoo has connected and authenticated, :class:`ZooKeeperConnection` takes the place of the part
+of kazoo that reads and writes. Requests are sent on the thread of the caller, several at once, and
+each answer is handled on the connection thread without a further thread. With kazoo's public
+methods taking and freeing a lock makes about 0.8 times the cycles.
 
 So this relies on how kazoo works inside: on the methods of its ``ConnectionHandler`` that are
 overridden here. Its versions are limited in ``pyproject.toml``.
@@ -94,7 +94,7 @@ class Events(Protocol):
         """Kazoo was stopped, or has given up because of ``failure``."""
 
 
-class Connection(ConnectionHandler):  # type: ignore[misc]
+class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection, to one server after the other, with requests of our own on it.
 
     ``greeting_limit`` has the seconds that a server gets to answer for the first time.

@@ -9,10 +9,10 @@ from typing import TypeAlias
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData, Sync
 
+from distlock.backends.background import answer_due
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import answer_due
 from distlock.backends.zookeeper import tree
-from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
 from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
@@ -33,7 +33,7 @@ _EPHEMERAL_SEQUENTIAL = 1 | 2
 _FindsQueue: TypeAlias = Generator[Reply, Reply, list[str]]
 
 
-class Contender:
+class ZooKeeperContender:
     """One claim that contends for its lock. The protocol, after ZooKeeper's "Recipes":
 
     1. Create an ephemeral, numbered node ``<nonce>-`` below the node of the lock, and list the
@@ -52,7 +52,13 @@ class Contender:
     """
 
     def __init__(
-        self, client: Client, grants: Grants, claim: Claim, deadline: float | None, *, wait: bool
+        self,
+        client: ZooKeeperClient,
+        grants: Grants,
+        claim: Claim,
+        deadline: float | None,
+        *,
+        wait: bool,
     ) -> None:
         self._client = client
         self._grants = grants
@@ -66,7 +72,7 @@ class Contender:
         self._asked_at = 0.0  # when the request was sent that the latest answer is to
         #: Since when it is not known whether someone is ahead; None while someone is.
         self._unsure_since: float | None = clock()
-        self._session: Session | None = None  # in which a node was asked for
+        self._session: ZooKeeperSession | None = None  # in which a node was asked for
         self._node: ContenderNode | None = None  # while it is known to be there
         self._watch: tuple[str, Reply] | None = None  # on the node ahead
         self._connecting: Reply | None = None  # what it waits for without a connection
@@ -244,7 +250,7 @@ class Contender:
     def _note_holder(self, reply: Reply) -> None:
         """Note who has the lock, for the caller; since when, its node alone does not tell."""
         if reply.error is None:
-            data = tree.ContenderData.read(*reply.get())
+            data = tree.NodeData.read(*reply.get())
             self._claim.refused_by = Holder(
                 data.owner, data.token, description=data.description, renews=data.renews
             )

@@ -9,20 +9,20 @@ from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
-from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.requests import Reply
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Lease, Owner
 
 SESSION_OVER = "its ZooKeeper session ended"
-BROKEN = "its node in ZooKeeper was deleted: it was broken"
+NODE_DELETED = "its node in ZooKeeper was deleted: it was broken"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContenderNode:
     """A contender's node that this process has made."""
 
-    session: Session
+    session: ZooKeeperSession
     path: str
     czxid: int
     created_after: float  # of clock()
@@ -37,7 +37,7 @@ class Grant:
     """A lease, and the node that stands for it."""
 
     lease: Lease
-    client: Client
+    client: ZooKeeperClient
     node: ContenderNode
     #: whether the caller has got it, and will release it or have it renewed
     taken: bool = False
@@ -118,7 +118,7 @@ class Grants:
             self._lost[grant.lease.nonce] = reason
         self._on_loss(grant.lease, reason)
 
-    def lose_all(self, reason: str, session: Session | None = None) -> None:
+    def lose_all(self, reason: str, session: ZooKeeperSession | None = None) -> None:
         """Note that all grants, or those of one session, have ended."""
         for grant in list(self._by_name.values()):
             if session is None or grant.node.session is session:
@@ -136,4 +136,4 @@ class Grants:
     def _on_watch_end(self, grant: Grant, watch: Reply) -> None:
         grant.is_watched = False  # the next renewal adds another
         if isinstance(watch.error, NoNodeError):
-            self.lose(grant, BROKEN)
+            self.lose(grant, NODE_DELETED)

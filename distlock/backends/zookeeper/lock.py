@@ -14,12 +14,12 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetData, Sync
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.zookeeper.client import Client
-from distlock.backends.zookeeper.contender import Contender
-from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grants
-from distlock.backends.zookeeper.options import DEFAULTS, Options
-from distlock.backends.zookeeper.reader import UNBREAKABLE, TreeReader
+from distlock.backends.zookeeper.client import ZooKeeperClient
+from distlock.backends.zookeeper.contender import ZooKeeperContender
+from distlock.backends.zookeeper.grants import NODE_DELETED, SESSION_OVER, Grants
+from distlock.backends.zookeeper.options import DEFAULTS, ZooKeeperOptions
 from distlock.backends.zookeeper.store import ZooKeeperStore
+from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Step, arun, run
@@ -35,8 +35,8 @@ class ZooKeeperBackend(BaseBackend):
 
     Each contender for a lock has a node below the node of the lock: ephemeral, so that it goes
     with its session, and numbered by ZooKeeper. The lowest number holds; everyone else watches the
-    node just before the own one; see :class:`Contender`. The fencing token is the ``czxid`` of the
-    holder's node: the number of the transaction that created it.
+    node just before the own one; see :class:`ZooKeeperContender`. The fencing token is the
+    ``czxid`` of the holder's node: the number of the transaction that created it.
     """
 
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
@@ -53,9 +53,9 @@ class ZooKeeperBackend(BaseBackend):
                     f"{key} has no meaning here: a lock is held for as long as the session lives;"
                     " set OPTIONS['session_timeout'] instead"
                 )
-        self.options = Options(self.settings)
+        self.options = ZooKeeperOptions(self.settings)
         self._set_lease(self.options.session_timeout)
-        self._client: Client | None = None
+        self._client: ZooKeeperClient | None = None
         self._store = ZooKeeperStore(self.options, lambda: self.client)
         self.after_fork_in_child()
         _backends.add(self)
@@ -67,7 +67,7 @@ class ZooKeeperBackend(BaseBackend):
             self._client.discard()
         self._client = None
         self._connecting = threading.Lock()
-        self._grants = Grants(self._on_loss)
+        self._grants = Grants(self.tell_lost)
 
     @property
     def store(self) -> ZooKeeperStore:
@@ -91,7 +91,7 @@ class ZooKeeperBackend(BaseBackend):
 
     def _contend(self, claim: Claim, deadline: float | None, *, wait: bool) -> PendingLease:
         self._grants.drop_of_owner(claim.name, claim.owner)
-        contender = Contender(self.client, self._grants, claim, deadline, wait=wait)
+        contender = ZooKeeperContender(self.client, self._grants, claim, deadline, wait=wait)
         return (yield from contender.steps())
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -175,7 +175,7 @@ class ZooKeeperBackend(BaseBackend):
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         lease = self._reader(deadline).break_hold(name, token, self.settings.lease)
         if lease is not None and (grant := self._grants.find(name, lease.nonce)):
-            self._grants.lose(grant, BROKEN)
+            self._grants.lose(grant, NODE_DELETED)
         return lease
 
     def sweep(self) -> SweepResult:
@@ -196,14 +196,14 @@ class ZooKeeperBackend(BaseBackend):
     # The connection
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ZooKeeperClient:
         """The client of this process; a new one, which begins to connect, if there is none."""
         client = self._client
         if client is not None and not client.dead:
             return client
         with self._connecting:
             if self._client is None or self._client.dead:
-                self._client = Client(
+                self._client = ZooKeeperClient(
                     self.options,
                     on_begin=lambda session: self._set_lease(session.timeout),
                     on_over=partial(self._grants.lose_all, SESSION_OVER),
@@ -214,13 +214,9 @@ class ZooKeeperBackend(BaseBackend):
     def _reader(self, deadline: float | None) -> TreeReader:
         return TreeReader(self.client, self.alias, deadline)
 
-    def _on_loss(self, lease: Lease, reason: str) -> None:
-        if self.listener is not None:
-            self.listener.lease_lost(lease, reason)
-
     def _set_lease(self, session_timeout: float) -> None:
         lease = self.options.lease_of(session_timeout)
-        # Often enough for each renewal to be the proof of the next one; see Client.prove_alive().
+        # Often enough for each renewal to be the proof of the next one; see prove_alive().
         self.settings = replace(self.settings, lease=lease, renew=lease / 4)
 
 

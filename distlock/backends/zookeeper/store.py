@@ -1,9 +1,11 @@
-"""The record store in ZooKeeper."""
+"""The record store in ZooKeeper, and the sessions of it, which share the one with the servers."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -21,23 +23,109 @@ from distlock.backends.store import (
     Session,
 )
 from distlock.backends.zookeeper.changes import Applying
-from distlock.backends.zookeeper.client import Client
-from distlock.backends.zookeeper.options import Options
-from distlock.backends.zookeeper.record_nodes import (
-    RECORDS,
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
+from distlock.backends.zookeeper.options import ZooKeeperOptions
+from distlock.backends.zookeeper.records import (
     DirectoryNode,
+    OpenSession,
+    RecordReader,
     address_of,
     mark_of,
+    records_at,
     revision_of,
 )
-from distlock.backends.zookeeper.record_reader import RecordReader, records_at
-from distlock.backends.zookeeper.record_sessions import OpenSession, RecordSessions
 from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
-from distlock.backends.zookeeper.tree import escaped, unescaped
+from distlock.backends.zookeeper.tree import RECORDS, escaped, unescaped
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.threads import start
 from distlock.concurrency.timers import call_after
-from distlock.types.lease import RELIED_ON, SweepResult
+from distlock.exceptions import LockError
+from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
+
+#: Seconds between two attempts to end a session whose records could not be removed.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+class RecordSessions:
+    """The sessions of this process that have not ended, or whose records are still to be removed.
+
+    What is not renewed in time is ended here: the servers keep the process's session for the sake
+    of its other leases. ``remove`` removes the records of a session by a deadline, or raises
+    LockUnavailable.
+    """
+
+    def __init__(self, remove: Callable[[OpenSession, float | None], None]) -> None:
+        self._remove = remove
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have no sessions: they are the parent's."""
+        #: by name; changed in single atomic steps
+        self._sessions: dict[str, OpenSession] = {}
+
+    def open(
+        self, client: ZooKeeperClient, shared: ZooKeeperSession, seconds: float, sent_at: float
+    ) -> OpenSession:
+        """Open a session that ends so many seconds after ``sent_at``, unless it is renewed."""
+        session = OpenSession(new_nonce(), client, shared, seconds, sent_at + seconds)
+        self._sessions[session.name] = session
+        self._look_after(seconds, session)
+        return session
+
+    def alive(self, name: str) -> OpenSession | None:
+        """Return a session if it has not ended."""
+        session = self._sessions.get(name)
+        return session if session is not None and session.alive else None
+
+    def end(self, name: str, deadline: float | None) -> None:
+        """End a session, and remove its records; what fails is tried again in the background."""
+        session = self._sessions.get(name)
+        if session is None:
+            return
+        # From here on nothing is sent that binds a record to it; what was sent is removed below.
+        session.ended, ended_before = True, session.ended
+        try:
+            self._remove(session, deadline)
+        except BaseException:
+            if not ended_before:
+                self._end_in_background(session)
+            raise
+        self._sessions.pop(name, None)
+
+    def _look_after(self, seconds: float, session: OpenSession) -> None:
+        """See in so many seconds whether a session has been renewed; end it if not."""
+
+        def look() -> None:
+            if session.name not in self._sessions or session.ended:
+                return
+            if remaining := session.expire():
+                self._look_after(remaining, session)
+            else:
+                self._end_in_background(session)
+
+        with suppress(RuntimeError):  # no more threads can be had: it ends with the process's
+            call_after(seconds, look)
+
+    def _end_in_background(self, session: OpenSession) -> None:
+        try:
+            start(self._end_later, "distlock-end-session", session)
+        except RuntimeError:  # no more threads can be had yet
+            with suppress(RuntimeError):  # then it ends with the process's
+                call_after(_LONGEST_PAUSE, partial(self._end_in_background, session))
+
+    def _end_later(self, session: OpenSession) -> None:
+        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
+            if session.name not in self._sessions:
+                return
+            with suppress(LockError):
+                self._remove(session, None)
+                self._sessions.pop(session.name, None)
+                return
+            time.sleep(pause)
 
 
 class ZooKeeperStore(RecordReader):
@@ -49,7 +137,7 @@ class ZooKeeperStore(RecordReader):
     they do not hear from. No other process can use or end it.
     """
 
-    def __init__(self, options: Options, client: Callable[[], Client]) -> None:
+    def __init__(self, options: ZooKeeperOptions, client: Callable[[], ZooKeeperClient]) -> None:
         """``client`` returns the client of this process, which may not be connected yet."""
         super().__init__(f"{options.root}/{RECORDS}", client)
         self._options = options
@@ -76,7 +164,7 @@ class ZooKeeperStore(RecordReader):
 
     def _apply(
         self,
-        client: Client,
+        client: ZooKeeperClient,
         directory: str,
         changes: Sequence[Change],
         conditions: Collection[Condition],
@@ -201,7 +289,9 @@ class ZooKeeperStore(RecordReader):
 
     # Reading nodes
 
-    def _stats(self, client: Client, prefix: str, deadline: float | None) -> dict[str, Any]:
+    def _stats(
+        self, client: ZooKeeperClient, prefix: str, deadline: float | None
+    ) -> dict[str, Any]:
         """Return the stats of the directories whose names begin with a prefix, by name."""
         _, listed = client.ask([Sync(self._root), GetChildren(self._root, None)], deadline)
         names = [unescaped(each) for each in client.found(listed) or ()]

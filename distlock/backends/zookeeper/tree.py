@@ -1,4 +1,4 @@
-"""The nodes of locks in ZooKeeper's tree: their paths, what they say, and how they are made.
+"""The nodes of locks in ZooKeeper's tree: paths, what they say, reading, clearing.
 
 Below the root each lock has a node of its name. Below that each contender has an ephemeral node,
 ``<nonce>-<number>``, numbered by ZooKeeper; the lowest number holds the lock.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterable
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,14 +18,18 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
-from kazoo.protocol.serialization import Create
+from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, Sync
 
-from distlock.backends.zookeeper.client import Client, Session
-from distlock.backends.zookeeper.requests import CreateContainer, Reply
-from distlock.types.lease import Claim, Owner
+from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
+from distlock.backends.zookeeper.requests import CreateContainer, Reply, batches
+from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
+from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 
 # Paths
 
+#: The node below the root that has the records. An escape has hexadecimal digits, so no lock has
+#: this name.
+RECORDS = "%records"
 #: What a component of a path must not contain, and the escape character itself. ZooKeeper counts in
 #: UTF-16, so whatever is beyond the first plane is made of surrogates, which it refuses.
 _ESCAPED = re.compile("[^\x20-\x24\x26-\x2e\x30-\x7e\xa0-\ud7ff\uf900-\uffef]")
@@ -72,7 +77,7 @@ def ancestors(path: str) -> list[str]:
 # Making the node of a lock
 
 
-def make_parent(client: Client, path: str) -> Generator[Reply, Reply, None]:
+def make_parent(client: ZooKeeperClient, path: str) -> Generator[Reply, Reply, None]:
     """Make the node of a lock, or what is above it if that is missing; yields what it waits for.
 
     The node is a container: the server removes it some time after its last child. Servers before
@@ -87,7 +92,7 @@ def make_parent(client: Client, path: str) -> Generator[Reply, Reply, None]:
         made.get()
 
 
-def make_path(client: Client, path: str) -> Reply:
+def make_path(client: ZooKeeperClient, path: str) -> Reply:
     """Make a node that stays, and what is above it; return the reply to the last request."""
     acl = client.options.acl
     return client.send_all([Create(each, b"", acl, 0) for each in ancestors(path)])[-1]
@@ -96,7 +101,7 @@ def make_path(client: Client, path: str) -> Reply:
 # What nodes say
 
 
-def to_data(claim: Claim, session: Session) -> bytes:
+def to_data(claim: Claim, session: ZooKeeperSession) -> bytes:
     """Return the data of the node of the contender with this claim: JSON, for people to read."""
     owner, now = claim.owner, datetime.now(UTC).isoformat(timespec="milliseconds")
     rest = _fields(
@@ -129,7 +134,7 @@ def held_mark(token: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ContenderData:
+class NodeData:
     """The node of a contender, as read from the server: its data and its stat."""
 
     owner: Owner
@@ -140,7 +145,7 @@ class ContenderData:
     session_timeout: float | None = None
 
     @classmethod
-    def read(cls, data: bytes, stat: Any) -> ContenderData:
+    def read(cls, data: bytes, stat: Any) -> NodeData:
         """Understand a node; one whose data is not ours has an owner without a name."""
         try:
             fields = json.loads(data)
@@ -156,3 +161,135 @@ class ContenderData:
 def to_time(milliseconds: int) -> datetime:
     """Return a time of the server's clock."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+#: Seconds between seeing a hold and breaking it. So a hold that is younger than ``UNBREAKABLE``
+#: seconds cannot have been broken: its release need not wait for the server's answer.
+_BREAK_PAUSE = 0.1
+UNBREAKABLE = 0.05
+
+
+class TreeReader:
+    """Reads, or clears, for one question; all is to be answered by one deadline."""
+
+    def __init__(self, client: ZooKeeperClient, alias: str, deadline: float | None) -> None:
+        self._client = client
+        self._alias = alias
+        self._deadline = deadline
+
+    def lock(self, name: str) -> LockInfo:
+        """Return what is known of one lock."""
+        return self._locks([name])[0]
+
+    def held(self, prefix: str) -> Iterator[LockInfo]:
+        """Yield the locks that are held and whose names begin with ``prefix``, by name."""
+        return self._held([name for name in self._names() if name.startswith(prefix)])
+
+    def remove(self, name: str, nonce: str) -> None:
+        """Delete the nodes of one claim; there are more of them than one if it was sent again."""
+        parent = self._path(name)
+        own = [f"{parent}/{each}" for each in self._children(parent) if nonce_of(each) == nonce]
+        if own:
+            self._delete(own)
+
+    def break_hold(self, name: str, token: int, duration: float) -> Lease | None:
+        """Delete the node that holds ``name`` with this token; return its lease, None if gone.
+
+        ``duration`` is the length of the lease, in seconds, which is not in the node. Its local
+        deadline means nothing.
+        """
+        parent = self._path(name)
+        queue = self._contenders([f"{parent}/{node}" for node in in_order(self._children(parent))])
+        path = next(iter(queue), "")  # of the holder
+        if not path or queue[path].token != token:
+            return None
+        time.sleep(_BREAK_PAUSE)
+        (deleted,) = self._delete([path])
+        if not isinstance(deleted.error, NoNodeError):
+            self._client.checked(deleted)
+        elif not deleted.repeated:  # else the first request has deleted it; its answer was lost
+            return None
+        holder, nonce = queue[path], nonce_of(path.rpartition("/")[2]) or ""
+        claim = Claim(name, holder.owner, duration, holder.description, nonce)
+        return Lease(claim, token, 0.0)
+
+    def clear(self) -> int:
+        """Remove the nodes of locks without contenders; return how many."""
+        root = self._client.options.root
+        removed = 0
+        for some in batches(self._nodes()):
+            # A node with children, and only such a one, is in use: the server does not delete it.
+            replies = self._delete([f"{root}/{each}" for each in some])
+            removed += sum(reply.error is None for reply in replies)
+        return removed
+
+    def page(self, query: LockQuery) -> Page:
+        """Return a page from the names of all locks and the nodes of no more than ``MOST_READ``."""
+        return NamePages(self._names(), self._held, MOST_READ, self._deadline).page(query)
+
+    def _names(self) -> list[str]:
+        """Return the sorted names of all locks with a node; freed ones have it for a while."""
+        return sorted(map(unescaped, self._nodes()))
+
+    def _nodes(self) -> list[str]:
+        """Return the names of the nodes of all locks."""
+        return [each for each in self._children(self._client.options.root) if each != RECORDS]
+
+    def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield those of these locks that are held, in their order."""
+        for some in batches(names):
+            yield from (info for info in self._locks(some) if info.state is not State.FREE)
+
+    def _delete(self, paths: Sequence[str]) -> list[Reply]:
+        """Delete nodes; those that are gone already are errors of the replies."""
+        return self._client.ask([Delete(path, -1) for path in paths], self._deadline)
+
+    def _children(self, path: str) -> list[str]:
+        """Return the names of all children of a node, as the leader knows them now."""
+        (_, listed) = self._client.ask([Sync(path), GetChildren(path, None)], self._deadline)
+        return list(self._client.found(listed) or ())
+
+    def _locks(self, names: Sequence[str]) -> list[LockInfo]:
+        parents = [self._path(name) for name in names]
+        reads: list[Any] = [Sync(parents[0])]
+        for parent in parents:
+            reads += [GetChildren(parent, None), GetData(parent, None)]
+        _, *replies = self._client.ask(reads, self._deadline)
+        queues = [
+            [f"{parent}/{node}" for node in in_order(self._client.found(listed) or ())]
+            for parent, listed in zip(parents, replies[::2], strict=True)
+        ]
+        contenders = self._contenders([path for queue in queues for path in queue])
+        return [
+            self._info(name, [contenders[path] for path in queue if path in contenders], marked)
+            for name, queue, marked in zip(names, queues, replies[1::2], strict=True)
+        ]
+
+    def _contenders(self, nodes: Sequence[str]) -> dict[str, NodeData]:
+        """Return what the nodes say, in their order, without those that have gone by now."""
+        found = self._client.find(GetData, nodes, self._deadline)
+        return {path: NodeData.read(*node) for path, node in found.items() if node}
+
+    def _info(self, name: str, queue: Sequence[NodeData], marked: Reply) -> LockInfo:
+        if not queue:
+            return LockInfo(name, self._alias, waiters=())
+        holder, *waiters = queue
+        since = holder.created_at
+        if (mark := self._client.found(marked)) and mark[0] == held_mark(holder.token):
+            since = to_time(mark[1].mtime)
+        return LockInfo(
+            name,
+            self._alias,
+            State.HELD,
+            owner=holder.owner,
+            token=holder.token,
+            since=since,
+            held_for=max((datetime.now(UTC) - since).total_seconds(), 0.0),
+            description=holder.description,
+            waiters=tuple(waiter.owner for waiter in waiters),
+            lease=holder.session_timeout,
+            renews=holder.renews,
+        )
+
+    def _path(self, name: str) -> str:
+        return f"{self._client.options.root}/{escaped(name)}"

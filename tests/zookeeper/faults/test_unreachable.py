@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.zookeeper.contender import Contender
+from distlock.backends.zookeeper.contender import ZooKeeperContender
 from distlock.backends.zookeeper.requests import Reply
 from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually, passed
@@ -39,7 +39,9 @@ def test_who_has_given_up_in_an_outage_is_forgotten(configure, network, name):
 
     def remembered():
         gc.collect()
-        return [isinstance(one, (Contender, Reply)) for one in gc.get_objects()].count(True)
+        return [isinstance(one, (ZooKeeperContender, Reply)) for one in gc.get_objects()].count(
+            True
+        )
 
     before = remembered()
     for _ in range(20):

@@ -1,32 +1,115 @@
-"""Takes back in the background what may have been granted to nobody, or could not be released."""
+"""What a backend does on threads of its own: it asks for asyncio tasks, and takes claims back.
+
+What is taken back may have been granted to nobody, or could not be released.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakSet, ref
 
+from distlock.backends.settings import BackendSettings
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
-from distlock.exceptions import LockError
+from distlock.concurrency.workers import NotDone, WorkerThreads
+from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim
 
+T = TypeVar("T")
+
+#: The most threads for the calls of one kind on one backend.
+MOST_THREADS = 8
+#: Seconds that a question gets for its answer although the caller's time is over, or nearly so.
+LAST_ANSWER = 0.4
+#: Seconds beyond that in which another thread notes the answer.
+_HANDOVER = 0.1
+#: Seconds between two attempts to take back what could not be taken back.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Seconds after a cancellation at which it is repeated, where a request can be under way for long:
 #: a statement whose answer was not waited for may be carried out just after it, a server notices
 #: after 2.5 s that a client is gone, and a network sends again for that long.
 _REPEAT_AFTER = (0.2, 2.5, 30.0, 120.0)
 
-#: Seconds that the end of the process waits for claims that are being taken back: a signal that
-#: ends a program often comes while it takes a lock.
+#: Seconds that the end of the process waits for claims that are being taken back, and then for
+#: locks that are being released: a signal that ends a program often comes while it takes a lock.
 _AT_EXIT, _SETTLE_PAUSE = 2.0, 0.005
+
+#: the threads that make the releases of the backends
+_releasing: WeakSet[WorkerThreads] = WeakSet()
+
+
+def answer_due(deadline: float | None) -> float | None:
+    """Return when an answer is due, if its question is asked now by a caller with a time limit.
+
+    It is the caller's deadline (None: never). But a free lock must be had within any limit, and the
+    last look at a lock is made when the time is over. So a question has LAST_ANSWER seconds, and
+    all that are asked one after the other end by the deadline plus LAST_ANSWER at the latest.
+    """
+    if deadline is None:
+        return None
+    return max(deadline, min(clock(), deadline) + LAST_ANSWER)
+
+
+class BlockingCalls:
+    """What tasks ask of one backend. It is an Executor, see distlock.concurrency.steps.
+
+    A backend has one for releases, and one for all other calls. So neither another backend that
+    does not answer, nor requests for locks that this one does not answer, keep a task from
+    releasing a lock.
+    """
+
+    def __init__(self, settings: BackendSettings, *, releases: bool = False) -> None:
+        """``releases``: the end of the process waits for these calls, for a moment."""
+        self._settings = settings
+        self._workers = WorkerThreads(MOST_THREADS, "distlock-async")
+        if releases:
+            _releasing.add(self._workers)
+
+    def due(self, deadline: float | None = None) -> float | None:
+        """Return when an answer is due that is asked for now: by ``deadline`` at the latest.
+
+        That is not the caller's own: see answer_due(). None where the backend sets no limit, and
+        the caller has none.
+        """
+        limit = self._settings.options.get("timeout")
+        if limit is None:
+            return deadline
+        until = clock() + float(limit)
+        return until if deadline is None else min(until, deadline)
+
+    async def run(
+        self,
+        call: Callable[[float | None], T],
+        deadline: float | None = None,
+        *,
+        undo: Callable[[], object] | None = None,
+    ) -> T:
+        """Return ``call(deadline)``, made on a thread; the deadline is that of :meth:`due`.
+
+        The wait for a thread counts, too. LockUnavailable if there is no answer in time; a call
+        that has not begun by then is never made. If the caller is cancelled, the call is made all
+        the same, because a release that is not made frees nothing. With ``undo``, for a call that
+        takes something, it is not made then; if it has begun, ``undo()`` is called after it, unless
+        it returned None.
+        """
+        until = self.due(deadline)
+        limit = None if until is None else max(until, clock()) + _HANDOVER
+        try:
+            return await self._workers.run(partial(call, until), limit, undo)
+        except NotDone as late:
+            error = LockUnavailable(f"DISTLOCK[{self._settings.alias!r}] did not answer in time")
+            error.maybe_applied = late.begun
+            raise error from late
+
 
 #: Takes a claim back by a deadline; raises a LockError if the backend cannot be asked.
 Cancel = Callable[[float], object]
@@ -153,6 +236,9 @@ def _settle_all() -> None:
     until = clock() + _AT_EXIT
     while not all(cleanup.settled for cleanup in list(_all)) and clock() < until:
         time.sleep(_SETTLE_PAUSE)
+    until = clock() + _AT_EXIT
+    for workers in list(_releasing):
+        workers.settle(left(until, math.inf))
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""etcd's words: the parts of its requests, and what is in its replies.
+"""etcd's words: the parts of its requests, what is in its replies, and what its errors mean.
 
 See ``rpc.proto`` of etcd. In JSON, bytes are base64 and large numbers are texts; what is zero,
 empty or false is left out.
@@ -6,10 +6,15 @@ empty or false is left out.
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeAlias
+
+from distlock.backends.etcd.connections import Response, Unanswered
+from distlock.exceptions import LockUnavailable, NotPermitted
 
 #: A part of a request, or of a reply, as it is in JSON.
 Json: TypeAlias = Mapping[str, Any]
@@ -126,7 +131,7 @@ class KeyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EtcdReply:
     """The answer to a request.
 
     ``sent_at`` is the time of clock() before it was sent for the first time. ``repeated``: it was
@@ -169,7 +174,87 @@ class Reply:
         answer = self.body.get("responses", ())[operation].get(kind, {})
         return [KeyValue.read(kv) for kv in answer.get(field, ())]
 
-    def inner(self, operation: int) -> Reply:
+    def inner(self, operation: int) -> EtcdReply:
         """Return the answer to a transaction that was one of the operations."""
         answer = self.body["responses"][operation]["response_txn"]
-        return Reply({"header": self.body.get("header", {}), **answer}, self.sent_at, self.repeated)
+        return EtcdReply(
+            {"header": self.body.get("header", {}), **answer}, self.sent_at, self.repeated
+        )
+
+
+# Codes of gRPC, see its "Status codes and their use".
+_CANCELLED, _UNKNOWN, _BAD_ARGUMENT, _TIMEOUT, _NOT_FOUND = 1, 2, 3, 4, 5
+_FORBIDDEN, _EXHAUSTED, FAILED_PRECONDITION, _INTERNAL, _UNAVAILABLE = 7, 8, 9, 13, 14
+_UNAUTHENTICATED = 16
+
+#: Another member may be able to answer.
+_TRY_ANOTHER = (_CANCELLED, _UNKNOWN, _TIMEOUT, _INTERNAL, _UNAVAILABLE)
+#: Of these errors, those that are told before anything is done.
+_NOT_DONE = ("no leader", "too many requests", "not supported for learner", "not capable")
+#: Errors that are about the user, whatever their code is.
+_ABOUT_USER = ("user name is empty", "authentication failed", "auth store is old")
+
+
+class EtcdError(LockUnavailable):
+    """The cluster has answered with an error; ``code`` is that of gRPC."""
+
+    def __init__(self, text: str, code: int, *, maybe_applied: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.maybe_applied = maybe_applied
+
+    @property
+    def is_for_another(self) -> bool:
+        """Whether another member may answer where this one has refused."""
+        busy = self.code == _EXHAUSTED and "too many requests" in str(self)
+        return busy or self.code in _TRY_ANOTHER
+
+    @property
+    def refuses_token(self) -> bool:
+        """Whether a new token may help."""
+        about_user = any(one in str(self) for one in _ABOUT_USER)
+        return self.code == _UNAUTHENTICATED or (self.code == _BAD_ARGUMENT and about_user)
+
+
+class LeaseNotFound(EtcdError):
+    """There is no lease of this id: it has ended, or was never granted."""
+
+
+class EtcdRefusal(EtcdError, NotPermitted):
+    """The cluster refuses the user, or what it asks for."""
+
+
+def unanswered(where: str, error: Unanswered) -> LockUnavailable:
+    """Return the error for a member that has not answered; ``where`` names it."""
+    problem = "does not answer" if error.sent else "cannot be reached"
+    unavailable = LockUnavailable(f"{where} {problem} ({error})")
+    unavailable.maybe_applied = error.sent
+    return unavailable
+
+
+def not_etcd(where: str) -> EtcdError:
+    """Return the error for an answer that is not etcd's."""
+    return EtcdError(f"{where} does not answer like etcd", _UNAVAILABLE, maybe_applied=True)
+
+
+def refused(where: str, user: str | None, response: Response) -> EtcdError:
+    """Return the error for a member that has answered with one."""
+    text = response.text.strip()
+    try:
+        answer = json.loads(text)
+        if isinstance(answer["error"], Mapping):  # of a stream
+            answer = {**answer["error"], "code": answer["error"]["grpc_code"]}
+        code, message = int(answer["code"]), str(answer["message"])
+    except (ValueError, TypeError, KeyError):
+        if response.status == HTTPStatus.NOT_FOUND:
+            problem = "does not know the path /v3/: etcd 3.4 or newer is needed"
+            return EtcdError(f"{where} {problem}", _NOT_FOUND)
+        problem = f"answers {response.reason}: {text[:200]}"
+        return EtcdError(f"{where} {problem}", _UNAVAILABLE, maybe_applied=True)
+    maybe_applied = code in _TRY_ANOTHER and not any(one in message for one in _NOT_DONE)
+    if code in (_UNAUTHENTICATED, _FORBIDDEN) or any(one in message for one in _ABOUT_USER):
+        whom = f"the user {user!r}" if user else "a client without OPTIONS['user']"
+        refusal = f"{where} refuses {whom}: {message}"
+        return EtcdRefusal(refusal, code, maybe_applied=maybe_applied)
+    kind = LeaseNotFound if code == _NOT_FOUND else EtcdError
+    return kind(f"{where} refuses: {message}", code, maybe_applied=maybe_applied)
