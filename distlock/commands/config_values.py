@@ -14,7 +14,7 @@ from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     CHANGING,
     RecipeCommand,
-    RecordedVerb,
+    SignedVerb,
     Verb,
     add_name,
     add_shown,
@@ -37,11 +37,10 @@ def _get(command: BaseCommand, *, name: str, using: str, json: bool, **others: o
         command.stdout.write(json_module.dumps(value.value, ensure_ascii=True, indent=1))
 
 
-def _set(command: BaseCommand, *, name: str, using: str, value: Any, **options: Any) -> str:
+def _set(command: BaseCommand, *, name: str, using: str, value: Any, **options: Any) -> None:
     config = Config(name, keep=KEEP, using=using)
     version = ask(using, lambda: config.set(value, **_signature(**options)))
     command.stdout.write(f"{output.quoted(name)} on {using} has version {version} now.")
-    return f"Set: version {version}."
 
 
 def _history(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
@@ -51,7 +50,7 @@ def _history(command: BaseCommand, *, name: str, using: str, json: bool, **other
     if json:
         output.write_json(command, {"using": using, "name": name, "history": values})
         return
-    heading = ("VERSION", "SET", "AUTHOR", "COMMENT", "VALUE")
+    heading = ("VERSION", "SET", "WHO", "REASON", "VALUE")
     output.write_table(command, heading, map(_row, values))
 
 
@@ -59,20 +58,19 @@ def _row(value: Value) -> output.Row:
     return (
         str(value.version),
         output.moment(value.at),
-        output.quoted(value.author),
-        output.quoted(value.comment) or output.NOTHING,
+        output.quoted(value.who),
+        output.quoted(value.reason) or output.NOTHING,
         output.data(value.value),
     )
 
 
-def _rollback(command: BaseCommand, *, name: str, using: str, version: int, **options: Any) -> str:
+def _rollback(command: BaseCommand, *, name: str, using: str, version: int, **options: Any) -> None:
     config = Config(name, keep=KEEP, using=using)
     new = ask(using, lambda: config.rollback(version, **_signature(**options)))
     command.stdout.write(
         f"{output.quoted(name)} on {using} has the value of version {version} again, as version"
         f" {new}."
     )
-    return f"Rolled back to version {version}: version {new}."
 
 
 def _add_rollback(parser: CommandParser) -> None:
@@ -100,7 +98,7 @@ def _signature(
     *, if_version: int | None, reason: str, who: str, **others: object
 ) -> dict[str, Any]:
     """Return on which version something is done, why and by whom."""
-    return {"if_version": if_version, "comment": reason, "author": who or audit.system_user()}
+    return {"if_version": if_version, "reason": reason, "who": who or audit.system_user()}
 
 
 def _json(text: str) -> Any:
@@ -119,23 +117,23 @@ VERBS = {
     "history": Verb(
         "List the versions that are kept, newest first.", add_shown, _history, CHANGING
     ),
-    "rollback": RecordedVerb(
+    "rollback": SignedVerb(
         "Set the value to what it was in an earlier version.", _add_rollback, _rollback, CHANGING
     ),
-    "set": RecordedVerb("Set a value for all processes.", _add_value, _set, CHANGING),
+    "set": SignedVerb("Set a value for all processes.", _add_value, _set, CHANGING),
 }
 
 COMMAND = RecipeCommand(
     Kind.CONFIG,
     "Configuration values: list, get, set, history, rollback.",
     lambda alias, name: Config(name, using=alias).get(stale=False),
-    ("VERSION", "SET", "AUTHOR", "VALUE"),
+    ("VERSION", "SET", "WHO", "VALUE"),
     lambda value: (
         str(value.version),
         output.moment(value.at),
-        output.quoted(value.author),
+        output.quoted(value.who),
         output.data(value.value),
     ),
     VERBS,
-    list_help="List the values, with version and author.",
+    list_help="List the values, with version and who set it.",
 )

@@ -12,8 +12,8 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
-    RecordedVerb,
     Show,
+    SignedVerb,
     Verb,
     add_name,
     add_shown,
@@ -75,17 +75,23 @@ def _add_appointed(parser: CommandParser) -> None:
 
 
 def _appoint(
-    command: BaseCommand, *, name: str, using: str, candidate: str, **others: object
-) -> str:
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    candidate: str,
+    reason: str,
+    who: str,
+    **_: object,
+) -> None:
     election = Election(name, using=using)
     info = ask(using, election.info)
     if candidate not in (one.name for one in info.candidates):
         names = ", ".join(output.quoted(one.name) for one in info.candidates)
         fail(NOT_HELD, f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
-    ask(using, lambda: election.appoint(candidate))
+    ask(using, lambda: election.appoint(candidate, reason=reason, who=who))
     when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
     command.stdout.write(f"{output.quoted(candidate)} {when}.")
-    return f"Appointed: {candidate}."
 
 
 def _add_term(parser: CommandParser) -> None:
@@ -100,8 +106,16 @@ def _add_term(parser: CommandParser) -> None:
 
 
 def _step_down(
-    command: BaseCommand, *, name: str, using: str, term: int, interactive: bool, **others: object
-) -> str:
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    term: int,
+    interactive: bool,
+    reason: str,
+    who: str,
+    **others: object,
+) -> None:
     election = Election(name, using=using)
     leader = ask(using, election.leader)
     missing = f"nobody leads election {name!r} on {using!r} under term {term}"
@@ -113,18 +127,17 @@ def _step_down(
         " leads once it has resigned."
     )
     confirm(command, interactive, "Ask it to step down?")
-    if not ask(using, lambda: election.step_down(term)):
+    if not ask(using, lambda: election.step_down(term, reason=reason, who=who)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     command.stdout.write(command.style.SUCCESS("Asked to step down."))
-    return f"Asked to step down: {leader.name}, term {term}, owner {leader.owner}."
 
 
 VERBS = {
     "history": Verb(
         "List who has led, newest first, and why it ended.", add_shown, _history, CHANGING
     ),
-    "appoint": RecordedVerb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
-    "step-down": RecordedVerb(
+    "appoint": SignedVerb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
+    "step-down": SignedVerb(
         "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING
     ),
 }

@@ -16,7 +16,7 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
-    RecordedVerb,
+    SignedVerb,
     Verb,
     add_name,
     add_shown,
@@ -106,8 +106,10 @@ def _cancel(
     using: str,
     token: int | None,
     interactive: bool,
+    reason: str,
+    who: str,
     **others: object,
-) -> str:
+) -> None:
     missing = f"no worker reports progress as {name!r} on {using!r}"
     if token is not None:
         missing += f" with token {token}"
@@ -116,16 +118,16 @@ def _cancel(
         fail(NOT_HELD, missing)
     command.stdout.write(output.escaped(bar(report, _width())))
     confirm(command, interactive, f"Ask {output.owner(report.owner)} to end it?")
-    if not ask(using, lambda: Progress(name, using=using).cancel(report.token)):
+    progress = Progress(name, using=using)
+    if not ask(using, lambda: progress.cancel(report.token, reason=reason, who=who)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     command.stdout.write(command.style.SUCCESS("Asked to end; it learns of it within seconds."))
-    return f"Asked to end: token {report.token}, worker {report.owner}."
 
 
 VERBS = {
     "show": Verb("Show how far a piece of work is.", add_shown, _show, CHANGING),
     "watch": Verb("Show it live, until the work has ended.", add_name, _watch, CHANGING),
-    "cancel": RecordedVerb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING),
+    "cancel": SignedVerb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING),
 }
 
 COMMAND = RecipeCommand(

@@ -16,13 +16,12 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
-    RecordedVerb,
     Show,
+    SignedVerb,
     Verb,
     add_name,
     add_shown,
     ask,
-    record,
 )
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
@@ -88,22 +87,33 @@ def _add_retried(parser: CommandParser) -> None:
 
 
 def _retry(
-    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **options: Any
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    item: int | None,
+    all: bool,
+    reason: str,
+    who: str,
+    **others: object,
 ) -> None:
-    queue, count = Queue(name, using=using), 0
+    queue = Queue(name, using=using)
     letters = [one for one in _letters(using, queue) if all or one.id == item]
     if not letters:
         which = "no dead letters" if all else f"no dead letter {item}"
         fail(NOT_HELD, f"queue {name!r} on {using!r} has {which}")
+    signature: dict[str, Any] = {"reason": reason, "who": who}
+    meant, count, before = {one.id for one in letters}, 0, -1
     try:
-        for letter in letters:
-            count += ask(using, partial(queue.retry, letter, blocking=False))
+        while letters and before < count:  # of what was left the next attempt says why
+            before = count
+            if all:
+                count += ask(using, partial(queue.retry_many, letters, **signature))
+                letters = [one for one in _letters(using, queue) if one.id in meant]
+            else:
+                count += ask(using, partial(queue.retry, letters.pop(), False, **signature))
     except Full:
         fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
-    finally:  # what was put back is recorded, whatever ended it
-        if count:
-            done = f"{count} of {len(letters)} dead letters" if all else f"item {item}"
-            record(Kind.QUEUE, "retry", f"Put back: {done}.", using=using, name=name, **options)
     command.stdout.write(f"{count} put back, at the end of the queue.")
 
 
@@ -127,8 +137,10 @@ def _release(
     item: int,
     token: int,
     interactive: bool,
+    reason: str,
+    who: str,
     **others: object,
-) -> str:
+) -> None:
     queue = Queue(name, using=using)
     deliveries = ask(using, queue.info).deliveries
     found = [one for one in deliveries if (one.id, one.token) == (item, token)]
@@ -142,10 +154,9 @@ def _release(
         f" {output.age(one.since)}, may still work on it, but cannot acknowledge it."
     )
     confirm(command, interactive, "Take it back?")
-    if not ask(using, lambda: queue.force_release(item, token)):
+    if not ask(using, lambda: queue.force_release(item, token, reason=reason, who=who)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     command.stdout.write(command.style.SUCCESS("Taken back."))
-    return f"Taken back: item {item}, token {token}, consumer {one.owner}."
 
 
 def _add_purged(parser: CommandParser) -> None:
@@ -157,18 +168,25 @@ def _add_purged(parser: CommandParser) -> None:
 
 
 def _purge(
-    command: BaseCommand, *, name: str, using: str, dead: bool, interactive: bool, **others: object
-) -> str | None:
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    dead: bool,
+    interactive: bool,
+    reason: str,
+    who: str,
+    **others: object,
+) -> None:
     queue = Queue(name, using=using)
     info = ask(using, queue.info)
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
     command.stdout.write(f"{output.quoted(name)} on {using} has {count} {what}.")
     if not count:
-        return None
+        return
     confirm(command, interactive, "Remove them for ever?")
-    removed = ask(using, lambda: queue.purge(dead=dead))
+    removed = ask(using, lambda: queue.purge(dead=dead, reason=reason, who=who))
     command.stdout.write(command.style.SUCCESS(f"{removed} removed."))
-    return f"Removed: {removed} {what}."
 
 
 def _add_size(parser: CommandParser) -> None:
@@ -181,25 +199,33 @@ def _add_size(parser: CommandParser) -> None:
     )
 
 
-def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **others: object) -> str:
-    ask(using, lambda: Queue(name, using=using).resize(maxsize))
+def _resize(
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    maxsize: int,
+    reason: str,
+    who: str,
+    **others: object,
+) -> None:
+    ask(using, lambda: Queue(name, using=using).resize(maxsize, reason=reason, who=who))
     bound = f"{maxsize} items at the most" if maxsize else "any number of items"
     command.stdout.write(f"{output.quoted(name)} on {using} takes {bound} now.")
-    return f"Takes {bound} now."
 
 
 VERBS = {
     "dead": Verb("List the dead letters.", add_shown, _dead),
-    "retry": RecordedVerb(
+    "retry": SignedVerb(
         "Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)
     ),
-    "release": RecordedVerb(
+    "release": SignedVerb(
         "Take an item back from its consumer. Asks first.", _add_released, _release, ASKING
     ),
-    "purge": RecordedVerb(
+    "purge": SignedVerb(
         "Remove what is ready, or the dead letters. Asks first.", _add_purged, _purge, ASKING
     ),
-    "resize": RecordedVerb("Change for all how many items there may be.", _add_size, _resize),
+    "resize": SignedVerb("Change for all how many items there may be.", _add_size, _resize),
 }
 
 COMMAND = RecipeCommand(

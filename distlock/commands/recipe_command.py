@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock import audit
 from distlock.backends.base import BaseBackend
 from distlock.commands import arguments, output
 from distlock.commands.exit_codes import (
@@ -55,16 +54,12 @@ class Verb:
 
     help: str
     add_arguments: Callable[[CommandParser], None]
-    run: Callable[..., str | None]
+    run: Callable[..., None]
     codes: Sequence[int] = LOOKING
-    #: whether what run() returns goes to the audit log
-    recorded: ClassVar[bool] = False
 
 
-class RecordedVerb(Verb):
-    """One that changes something: run() returns what it has done, None for nothing."""
-
-    recorded = True
+class SignedVerb(Verb):
+    """One whose work goes to the audit log: run() is told the ``reason``, and ``who`` does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +140,12 @@ class RecipeCommand(Generic[T]):
             end = epilog(*verb.codes, not_held=NOT_THERE)
             subparser = parsers.add_parser(name, help=verb.help, description=verb.help, epilog=end)
             verb.add_arguments(subparser)
-            if verb.recorded:
+            if isinstance(verb, SignedVerb):
                 arguments.add_signature(subparser)
             arguments.add_common(subparser, parser)
 
     def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
-        done = self._verbs[verb].run(command, **options)
-        if done and self._verbs[verb].recorded:
-            record(self._kind, verb, done, **options)
+        self._verbs[verb].run(command, **options)
 
     def _list(
         self,
@@ -207,12 +200,6 @@ class RecipeCommand(Generic[T]):
         said = output.plain(report)
         fields = said if isinstance(said, dict) else {self._entries: said}
         return {"using": using, "name": name, **fields}
-
-
-def record(kind: Kind, verb: str, done: str, *, using: str, name: str, **options: Any) -> None:
-    """Write what was done to the audit log; ``options`` are those of add_signature()."""
-    text = audit.because(done, options["reason"])
-    audit.record(using, kind, name, verb, text, options["who"])
 
 
 def ask(using: str, question: Callable[[], T]) -> T:

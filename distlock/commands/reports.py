@@ -32,7 +32,7 @@ def _topic(messages: tuple[Message, ...]) -> output.Row:
     if not messages:
         return (output.NOTHING,) * 3
     last = messages[0]
-    return str(last.number), output.moment(last.at), output.quoted(last.author)
+    return str(last.number), output.moment(last.at), output.quoted(last.who)
 
 
 def _message(message: Message) -> output.Row:
@@ -119,11 +119,11 @@ COMMANDS: dict[str, RecipeCommand[Any]] = {
         Kind.TOPIC,
         "Topics: list, show the last messages.",
         lambda alias, name: Topic(name, using=alias).history()[:_MOST_MESSAGES],
-        ("LAST", "PUBLISHED", "AUTHOR"),
+        ("LAST", "PUBLISHED", "WHO"),
         _topic,
         show=Show(
             parts=lambda messages: messages,
-            heading=("NUMBER", "PUBLISHED", "AUTHOR", "MESSAGE"),
+            heading=("NUMBER", "PUBLISHED", "WHO", "MESSAGE"),
             row=_message,
         ),
     ),

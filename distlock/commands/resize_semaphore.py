@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
 from distlock.commands.arguments import add_alias, add_name, add_signature
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
-from distlock.commands.recipe_command import ask, record
+from distlock.commands.recipe_command import ask
 from distlock.recipes.semaphore import Semaphore, checked_count
-from distlock.types.lease import Kind
 
 HELP = (
     "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"
@@ -34,7 +32,15 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(
-    command: BaseCommand, *, name: str, value: int, using: str, create: bool, **options: Any
+    command: BaseCommand,
+    *,
+    name: str,
+    value: int,
+    using: str,
+    create: bool,
+    reason: str,
+    who: str,
+    **others: object,
 ) -> None:
     semaphore = Semaphore(name, using=using)
     # Who misspells a name would leave a record that no sweep forgets.
@@ -44,14 +50,12 @@ def run(
             f"Nobody uses a semaphore {output.quoted(name)} on {using}, and nobody has said how"
             " many seats it has. Say --create if the name is right.",
         )
-    before = ask(using, lambda: semaphore.resize(value))
+    before = ask(using, lambda: semaphore.resize(value, reason=reason, who=who))
     taken = ask(using, semaphore.info).taken
     had = "had no number yet" if before is None else f"had {_seats(before)}"
     command.stdout.write(
         f"{output.quoted(name)} on {using} {had}, and has {value} now; {taken} taken."
     )
-    done = f"Has {value} seats now; {had}."
-    record(Kind.SEMAPHORE, "resize", done, using=using, name=name, **options)
     if taken > value:
         command.stdout.write("Seats are granted again when enough of these have been left.")
 

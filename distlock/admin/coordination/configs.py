@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from distlock.admin.actions import ReasonField
 from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
+from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages, signature
 from distlock.exceptions import StaleToken
 from distlock.models import Config as ConfigModel
 from distlock.recipes.log import Config, Value
@@ -42,7 +42,6 @@ class ValueForm(forms.Form):
         widget=forms.Textarea(attrs={"class": "dl-mono", "rows": 12, "spellcheck": "false"}),
     )
     reason = ReasonField(
-        label=gettext_lazy("Comment"),
         help_text=gettext_lazy("It is kept in the history, with your name."),
     )
 
@@ -83,19 +82,18 @@ def _edit_facts(versions: Versions, ref: Ref) -> Sequence[tuple[Text, Cell]] | N
         return None
     return [
         (_("Version"), Cell(ref.token, "number")),
-        (_("Set by"), Cell(versions.now.author)),
+        (_("Set by"), Cell(versions.now.who)),
         (_("Set"), Cell(versions.now.at, "moment")),
     ]
 
 
 def _edit(ref: Ref, values: dict[str, Any]) -> Done | None:
-    comment, author = values["reason"], values["user"]
     config = Config(ref.name, keep=_KEEP, using=ref.alias)
     try:
-        version = config.set(values["value"], if_version=ref.token, comment=comment, author=author)
+        version = config.set(values["value"], if_version=ref.token, **signature(values))
     except StaleToken:
         return None
-    log = gettext_lazy("Changed from version %(token)d to %(version)d. Comment: %(reason)s")
+    log = gettext_lazy("Changed from version %(token)d to %(version)d. Reason: %(reason)s")
     return Done(log, {"version": version})
 
 
@@ -135,9 +133,9 @@ def _rollback_facts(versions: Versions, ref: Ref) -> Sequence[tuple[Text, Cell]]
     return [
         (_("Version now"), Cell(ref.token, "number")),
         (_("Back to version"), Cell(earlier.version, "number")),
-        (_("Set by"), Cell(earlier.author)),
+        (_("Set by"), Cell(earlier.who)),
         (_("Set"), Cell(earlier.at, "moment")),
-        (_("Comment"), Cell(earlier.comment)),
+        (_("Reason"), Cell(earlier.reason)),
         (_("Changes"), _diff(versions.now.value, earlier.value)),
     ]
 
@@ -145,17 +143,12 @@ def _rollback_facts(versions: Versions, ref: Ref) -> Sequence[tuple[Text, Cell]]
 def _rollback(ref: Ref, values: dict[str, Any]) -> Done | None:
     config = Config(ref.name, keep=_KEEP, using=ref.alias)
     try:
-        version = config.rollback(
-            int(ref.target),
-            if_version=ref.token,
-            comment=values["reason"],
-            author=values["user"],
-        )
+        version = config.rollback(int(ref.target), if_version=ref.token, **signature(values))
     except StaleToken:
         return None
     log = gettext_lazy(
         "Rolled back from version %(token)d to that of version %(target)s, as version %(version)d."
-        " Comment: %(reason)s"
+        " Reason: %(reason)s"
     )
     return Done(log, {"version": version})
 
@@ -202,9 +195,9 @@ class ConfigPages(RecipePages[Versions]):
         now = report.now
         return TableRow(
             [
-                Cell(json.dumps(now.value, ensure_ascii=False), "data", hint=now.comment),
+                Cell(json.dumps(now.value, ensure_ascii=False), "data", hint=now.reason),
                 Cell(now.version, "number"),
-                Cell(now.author),
+                Cell(now.who),
                 Cell(now.at, "moment"),
             ]
         )
@@ -217,9 +210,9 @@ class ConfigPages(RecipePages[Versions]):
             facts=[
                 (_("Value"), Cell(_pretty(now.value), "block")),
                 (_("Version"), Cell(now.version, "number")),
-                (_("Set by"), Cell(now.author)),
+                (_("Set by"), Cell(now.who)),
                 (_("Set"), Cell(now.at, "moment")),
-                (_("Comment"), Cell(now.comment)),
+                (_("Reason"), Cell(now.reason)),
             ],
             tables=[self._history(alias, name, report)],
             offers=[Offer("edit", _("Edit…"), ref)],
@@ -239,9 +232,9 @@ class ConfigPages(RecipePages[Versions]):
                     [
                         Cell(value.version, "number"),
                         Cell(json.dumps(value.value, ensure_ascii=False), "data"),
-                        Cell(value.author),
+                        Cell(value.who),
                         Cell(value.at, "moment"),
-                        Cell(value.comment),
+                        Cell(value.reason),
                     ],
                     [] if value.version == now else [back],
                 )
@@ -249,7 +242,7 @@ class ConfigPages(RecipePages[Versions]):
         return Table(
             "history",
             _("History"),
-            (_("Version"), _("Value"), _("Set by"), _("Set"), _("Comment")),
+            (_("Version"), _("Value"), _("Set by"), _("Set"), _("Reason")),
             rows,
             empty=_("It was never set."),
             hint=_("newest first"),

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
+from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages, signature
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.models import Election as ElectionModel
 from distlock.recipes.candidates import Candidate, ElectionInfo
@@ -67,7 +67,7 @@ def _appoint(ref: Ref, values: dict[str, Any]) -> Done | None:
     if candidate is None:
         return None
     try:
-        election.appoint(candidate)
+        election.appoint(candidate, **signature(values))
     except LockUnavailable:
         raise
     except LockError:  # it stands no more
@@ -103,7 +103,7 @@ def _leader_facts(info: ElectionInfo, ref: Ref) -> Sequence[tuple[Text, Cell]] |
 
 
 def _step_down(ref: Ref, values: dict[str, Any]) -> Done | None:
-    if not Election(ref.name, using=ref.alias).step_down(ref.token):
+    if not Election(ref.name, using=ref.alias).step_down(ref.token, **signature(values)):
         return None
     log = gettext_lazy("Asked %(target)s to step down, term %(token)d. Reason: %(reason)s")
     return Done(log)

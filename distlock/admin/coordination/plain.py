@@ -171,7 +171,7 @@ def _message(message: Message) -> TableRow:
         [
             Cell(message.number, "number"),
             Cell(json.dumps(message.message, ensure_ascii=False), "data"),
-            Cell(message.author),
+            Cell(message.who),
             Cell(message.at, "moment"),
         ]
     )

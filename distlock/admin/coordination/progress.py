@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
+from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages, signature
 from distlock.models import Progress as ProgressModel
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
@@ -65,7 +65,7 @@ def _facts(report: Report | None, ref: Ref) -> Sequence[tuple[Text, Cell]] | Non
 
 
 def _cancel(ref: Ref, values: dict[str, Any]) -> Done | None:
-    if not Progress(ref.name, using=ref.alias).cancel(ref.token):
+    if not Progress(ref.name, using=ref.alias).cancel(ref.token, **signature(values)):
         return None
     return Done(gettext_lazy("Asked to end: token %(token)d. Reason: %(reason)s"))
 

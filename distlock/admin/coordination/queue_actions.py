@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Full
+from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from distlock.admin.coordination.cells import Cell, Ref, Text
-from distlock.admin.coordination.recipe_pages import Action, Done
+from distlock.admin.coordination.recipe_pages import Action, Done, signature
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.fan_out import one_line
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import MOST_AT_ONCE, QueueInfo, QueueItem
-from distlock.recipes.queue_pages import ItemInfo, ItemPage
+from distlock.recipes.queue_items import QueueInfo, QueueItem
+from distlock.recipes.queue_operations import ItemInfo, ItemPage
 
 #: Dead letters that are grouped, put back or discarded at once, and seconds to find them.
 MOST_LETTERS, SEARCH_SECONDS = 1000, 1.0
@@ -92,20 +93,19 @@ def _some(texts: Sequence[str], between: str) -> str:
 
 
 def _in_bulk(
-    change: Callable[[Queue, Sequence[QueueItem]], int], log: Text, ref: Ref, values: object
+    change: Callable[..., int], log: Text, ref: Ref, values: dict[str, Any]
 ) -> Done | None:
-    """Change dead letters, a few at a time; say how many were changed, and why no more were."""
+    """Change dead letters; say how many were changed, and why no more were."""
     queue, until = Queue(ref.name, using=ref.alias), clock() + _BULK_SECONDS
     done, before = 0, -1
     why: Text = ""
     try:
-        while before < done and not why:
-            before, letters = done, letters_of(ref)
-            for start in range(0, len(letters), MOST_AT_ONCE):
-                if clock() >= until:
-                    why = gettext_lazy("The time was over. Do it again for the others.")
-                    break
-                done += change(queue, letters[start : start + MOST_AT_ONCE])
+        while before < done and (letters := letters_of(ref)):
+            before, rest = done, until - clock()
+            if rest <= 0:
+                why = gettext_lazy("The time was over. Do it again for the others.")
+                break
+            done += change(queue, letters, timeout=rest, **signature(values))
     except (Full, LockError) as error:
         if not done:
             raise
@@ -135,11 +135,11 @@ RETRY: Action[Contents] = Action(
 )
 
 
-def _discard(ref: Ref, values: object) -> Done | None:
+def _discard(ref: Ref, values: dict[str, Any]) -> Done | None:
     log = gettext_lazy("Discarded %(count)d items (%(target)s). Reason: %(reason)s")
     if ref.target != READY:
         return _in_bulk(Queue.discard, log, ref, values)
-    count = Queue(ref.name, using=ref.alias).purge()
+    count = Queue(ref.name, using=ref.alias).purge(reason=values["reason"], who=values["user"])
     return Done(log, {"count": count}, f"{count}.") if count else None
 
 
@@ -174,9 +174,10 @@ def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] 
     return None
 
 
-def _release(ref: Ref, values: object) -> Done | None:
+def _release(ref: Ref, values: dict[str, Any]) -> Done | None:
     log = gettext_lazy("Took back the item %(target)s, token %(token)d. Reason: %(reason)s")
-    released = Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token)
+    queue, item = Queue(ref.name, using=ref.alias), int(ref.target)
+    released = queue.force_release(item, ref.token, **signature(values))
     return Done(log) if released else None
 
 

@@ -18,10 +18,15 @@ from distlock.types.lease import Kind
 R = TypeVar("R")
 
 
-class CommentForm(forms.Form):
+class ActionForm(forms.Form):
     """Asks why something is done."""
 
     reason = ReasonField(help_text=gettext_lazy("It is written to the log with your name."))
+
+
+def signature(values: dict[str, Any]) -> dict[str, str]:
+    """Return what a recipe is told of who does something, and why."""
+    return {"reason": values["reason"], "who": values["user"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Action(Generic[R]):
     perform: Callable[[Ref, dict[str, Any]], Done | None]
     done: Text
     danger: bool = True
-    form: type[forms.Form] = CommentForm
+    form: type[forms.Form] = ActionForm
     #: what the fields hold before the user has written anything
     initial: Callable[[R, Ref], dict[str, Any]] | None = None
     #: what the form, as it is filled in, would change

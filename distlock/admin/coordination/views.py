@@ -185,7 +185,7 @@ class RecipeAdmin(PanelAdmin):
         if isinstance(done, Done):
             say = messages.warning if done.why else messages.success
             say(request, format_html("{} {} {}", action.done, done.count or named, done.why))
-            self._log(request, action, ref, done.log, {**done.values, **values})
+            self._log(request, ref, done.log, {**done.values, **values})
             return
         problem = one_line(done)
         shown = error_text(request, problem)
@@ -198,14 +198,14 @@ class RecipeAdmin(PanelAdmin):
         logger.warning("no answer to %s %r on %r: %s", action.name, ref.name, ref.alias, problem)
         sent = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
         noted = {"title": action.title, "reason": values.get("reason", "")}
-        self._log(request, action, ref, sent, noted)
+        self._log(request, ref, sent, noted, action.name)
 
     def _log(
-        self, request: HttpRequest, action: Action[Any], ref: Ref, text: Any, values: dict[str, Any]
+        self, request: HttpRequest, ref: Ref, text: Any, values: dict[str, Any], action: str = ""
     ) -> None:
         kind, model = self.pages.kind, self.pages.model
         values = {"target": ref.target, "token": ref.token, **values}
-        write_log(request, ref.alias, kind, ref.name, text, values, action.name, model)
+        write_log(request, ref.alias, kind, ref.name, text, values, action, model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""
