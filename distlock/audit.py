@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from getpass import getuser
@@ -38,26 +39,26 @@ _threads = WorkerThreads(2, "distlock-audit")
 fork.at_exit(partial(_threads.settle, _LIMIT))
 
 
-def record(using: str, kind: Kind, name: str, action: str, text: str, who: str = "") -> None:
+def record(
+    place: tuple[str, Kind, str], action: str, text: str, *, reason: str = "", who: str = ""
+) -> None:
     """Write down that somebody did something to a name, or with "" to a whole backend.
 
-    ``action`` is a word for scripts, ``text`` for people; ``who`` is the system's user by default.
-    An error is logged, not raised.
+    ``place`` is the backend's alias, the kind and the name. ``action`` is a word for scripts,
+    ``text`` for people; ``who`` is the system's user by default. An error is logged, not raised.
     """
-    who = escaped(who or system_user())[:255]
-    values = {"using": using, "kind": kind, "name": name, "action": action, "text": escaped(text)}
+    using, kind, name = place
+    text = escaped(f"{text} Reason: {reason}" if reason else text)
+    who = escaped(str(who) or system_user())[:255]
+    values = {"using": using, "kind": kind, "name": name, "action": action, "text": text}
     _ask(lambda model: model.objects.create(at=timezone.now(), who=who, **values), None)
 
 
 def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:
     """Write down that a hold was broken."""
-    text = because(f"Force released: token {lease.token}, owner {lease.owner}.", reason)
-    record(backend.alias, lease.claim.kind, lease.name, "release", text, who)
-
-
-def because(text: str, reason: str) -> str:
-    """Return what was done, with the reason if there is one."""
-    return f"{text} Reason: {reason}" if reason else text
+    text = f"Force released: token {lease.token}, owner {lease.owner}."
+    place = backend.alias, lease.claim.kind, lease.name
+    record(place, "release", text, reason=reason, who=who)
 
 
 def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
@@ -82,7 +83,7 @@ def sweep(backend: BaseBackend) -> SweepResult:
     swept = sweep_every_kind(backend)
     if swept.expired:
         text = f"Swept: {swept.expired} expired, {swept.removed} removed."
-        record(backend.alias, Kind.LOCK, "", "sweep", text)
+        record((backend.alias, Kind.LOCK, ""), "sweep", text)
     remove_old()
     return swept
 
@@ -129,7 +130,9 @@ def _ask(call: Callable[[Any], T], default: T) -> T:
 
 def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T) -> T:
     try:
-        with transaction.atomic(database):
+        # Without a transaction of the caller this is one statement.
+        inside = connections[database].in_atomic_block
+        with transaction.atomic(database) if inside else nullcontext():
             return call(model)
     except Exception as error:
         thread_logger.warning("the audit log, in the database %r, failed: %s", database, error)

@@ -136,14 +136,14 @@ def write_log(
     name: str,
     message: Any,
     values: dict[str, Any],
-    action: str,
+    action: str = "",
     model: type[Model] = HeldLock,
 ) -> None:
     """Log what the user did to something, or to a whole backend if ``name`` is empty.
 
-    It is written to the admin's log, to the audit log and to the site's own. If the first fails,
-    the user gets a message. ``model`` is the one whose pages the entry leads to; without ``action``
-    there is nothing for the audit log.
+    It is written to the admin's log and to the site's own. If the first fails, the user gets a
+    message. ``model`` is the one whose pages the entry leads to. With ``action`` it is written to
+    the audit log, too; recipes write there themselves what they do.
     """
     user: Any = request.user
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
@@ -151,7 +151,7 @@ def write_log(
     who = user.get_username()
     logger.warning("%r in the admin, %s %r on %r: %s", who, kind, name, alias, text)
     if action:
-        audit.record(alias, kind, name, action, text, who)
+        audit.record((alias, kind, name), action, text, who=who)
     what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
     try:
         # Of the proxy model: the links of log entries lead to its pages.

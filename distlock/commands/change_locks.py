@@ -153,7 +153,15 @@ def _count(value: str) -> int:
 
 
 def _resize(
-    command: BaseCommand, *, name: str, value: int, using: str, create: bool, **options: Any
+    command: BaseCommand,
+    *,
+    name: str,
+    value: int,
+    using: str,
+    create: bool,
+    reason: str,
+    who: str,
+    **others: object,
 ) -> None:
     at = Target(command, using, name)
     semaphore = at.recipe(Semaphore)
@@ -164,12 +172,11 @@ def _resize(
             f"Nobody uses a semaphore {at}, and nobody has said how many seats it has. Say --create"
             " if the name is right.",
         )
-    before = at.ask(lambda: semaphore.resize(value))
+    before = at.ask(lambda: semaphore.resize(value, reason=reason, who=who))
     taken = at.ask(semaphore.info).taken
     seats = "1 seat" if before == 1 else f"{before} seats"
     had = "had no number yet" if before is None else f"had {seats}"
     at.write(f"{at} {had}, and has {value} now; {taken} taken.")
-    at.record(Kind.SEMAPHORE, "resize", f"Has {value} seats now; {had}.", **options)
     if taken > value:
         at.write("Seats are granted again when enough of these have been left.")
 

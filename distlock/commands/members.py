@@ -8,7 +8,7 @@ from __future__ import annotations
 from distlock.commands.arguments import YES, option, whole_number
 from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.output import Row, age, data, owner, quoted
-from distlock.commands.verbs import ASKING, CHANGING, RecipeCommand, RecordedVerb, Show, Target
+from distlock.commands.verbs import ASKING, CHANGING, RecipeCommand, Show, SignedVerb, Target
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.election import Election
@@ -37,19 +37,20 @@ def _term(term: Term) -> Row:
     return quoted(term.candidate), term.term, term.owner, term.since, term.until, ended
 
 
-def _appoint(at: Target, *, candidate: str, **others: object) -> str:
+def _appoint(at: Target, *, candidate: str, signed: dict[str, str], **others: object) -> None:
     election = at.recipe(Election)
     info = at.ask(election.info)
     if candidate not in (one.name for one in info.candidates):
         names = ", ".join(quoted(one.name) for one in info.candidates)
         fail(NOT_HELD, f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
-    at.ask(lambda: election.appoint(candidate))
+    at.ask(lambda: election.appoint(candidate, **signed))
     when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
     at.write(f"{quoted(candidate)} {when}.")
-    return f"Appointed: {candidate}."
 
 
-def _step_down(at: Target, *, term: int, interactive: bool, **others: object) -> str:
+def _step_down(
+    at: Target, *, term: int, interactive: bool, signed: dict[str, str], **others: object
+) -> None:
     election = at.recipe(Election)
     leader = at.ask(election.leader)
     missing = f"nobody leads election {at!r} under term {term}"
@@ -60,10 +61,9 @@ def _step_down(at: Target, *, term: int, interactive: bool, **others: object) ->
         " next candidate leads once it has resigned."
     )
     at.confirm(interactive, "Ask it to step down?")
-    if not at.ask(lambda: election.step_down(term)):
+    if not at.ask(lambda: election.step_down(term, **signed)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     at.succeed("Asked to step down.")
-    return f"Asked to step down: {leader.name}, term {term}, owner {leader.owner}."
 
 
 _CANDIDATE = option("candidate CANDIDATE", "The name of one who stands.")
@@ -86,8 +86,8 @@ ELECTION = RecipeCommand(
             key="history",
             nobody="nobody has led in election",
         ),
-        "appoint": RecordedVerb("Appoint who is to lead next.", _appoint, (_CANDIDATE,), CHANGING),
-        "step-down": RecordedVerb(
+        "appoint": SignedVerb("Appoint who is to lead next.", _appoint, (_CANDIDATE,), CHANGING),
+        "step-down": SignedVerb(
             "Ask the leader of a term to step down. Asks first.", _step_down, (_TERM, YES), ASKING
         ),
     },

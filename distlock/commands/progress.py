@@ -10,7 +10,7 @@ from typing import NoReturn
 from distlock.commands import output
 from distlock.commands.arguments import JSON, YES, option, whole_number
 from distlock.commands.exit_codes import NOT_HELD, fail
-from distlock.commands.verbs import ASKING, CHANGING, NameVerb, RecipeCommand, RecordedVerb, Target
+from distlock.commands.verbs import ASKING, CHANGING, NameVerb, RecipeCommand, SignedVerb, Target
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report, bar
 from distlock.supervisor.processes import Interrupted, ended_by_signals
@@ -71,7 +71,14 @@ def _watch(at: Target, **others: object) -> None:
         at.write("")
 
 
-def _cancel(at: Target, *, token: int | None, interactive: bool, **others: object) -> str:
+def _cancel(
+    at: Target,
+    *,
+    token: int | None,
+    interactive: bool,
+    signed: dict[str, str],
+    **others: object,
+) -> None:
     missing = f"no worker reports progress as {at!r}"
     if token is not None:
         missing += f" with token {token}"
@@ -80,10 +87,9 @@ def _cancel(at: Target, *, token: int | None, interactive: bool, **others: objec
         fail(NOT_HELD, missing)
     at.write(_bar(report))
     at.confirm(interactive, f"Ask {output.owner(report.owner)} to end it?")
-    if not at.ask(lambda: at.recipe(Progress).cancel(report.token)):
+    if not at.ask(lambda: at.recipe(Progress).cancel(report.token, **signed)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     at.succeed("Asked to end; it learns of it within seconds.")
-    return f"Asked to end: token {report.token}, worker {report.owner}."
 
 
 _TOKEN = option(
@@ -101,9 +107,7 @@ PROGRESS = RecipeCommand(
     {
         "show": NameVerb("Show how far a piece of work is.", _show, (JSON,), CHANGING),
         "watch": NameVerb("Show it live, until the work has ended.", _watch, epilog=CHANGING),
-        "cancel": RecordedVerb(
-            "Ask the worker to end. Asks first.", _cancel, (_TOKEN, YES), ASKING
-        ),
+        "cancel": SignedVerb("Ask the worker to end. Asks first.", _cancel, (_TOKEN, YES), ASKING),
     },
     list_help="List the work that reports, or has of late.",
 )

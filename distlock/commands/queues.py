@@ -10,7 +10,7 @@ from typing import Any
 from distlock.commands.arguments import YES, option, whole_number
 from distlock.commands.exit_codes import BUSY, NOT_HELD, fail
 from distlock.commands.output import Row, age, data, quoted
-from distlock.commands.verbs import ASKING, FILLING, RecipeCommand, RecordedVerb, Show, Target
+from distlock.commands.verbs import ASKING, FILLING, RecipeCommand, Show, SignedVerb, Target
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
@@ -36,25 +36,37 @@ def _letter(letter: QueueItem) -> Row:
     return letter.id, letter.at, letter.attempts, quoted(letter.reason) or None, data(letter.body)
 
 
-def _retry(at: Target, *, item: int | None, all: bool, **options: Any) -> None:
-    queue, count = at.recipe(Queue), 0
+def _retry(
+    at: Target, *, item: int | None, all: bool, signed: dict[str, Any], **others: object
+) -> None:
+    queue = at.recipe(Queue)
     letters = [one for one in _letters(at) if all or one.id == item]
     if not letters:
         which = "no dead letters" if all else f"no dead letter {item}"
         fail(NOT_HELD, f"queue {at!r} has {which}")
+    meant, count, before = {one.id for one in letters}, 0, -1
     try:
-        for letter in letters:
-            count += at.ask(partial(queue.retry, letter, blocking=False))
+        while letters and before < count:  # of what was left the next attempt says why
+            before = count
+            if all:
+                count += at.ask(partial(queue.retry_many, letters, **signed))
+                letters = [one for one in _letters(at) if one.id in meant]
+            else:
+                count += at.ask(partial(queue.retry, letters.pop(), False, **signed))
     except Full:
         fail(BUSY, f"queue {at!r} is full; {count} were put back")
-    finally:  # what was put back is recorded, whatever ended it
-        if count:
-            done = f"{count} of {len(letters)} dead letters" if all else f"item {item}"
-            at.record(Kind.QUEUE, "retry", f"Put back: {done}.", **options)
     at.write(f"{count} put back, at the end of the queue.")
 
 
-def _release(at: Target, *, item: int, token: int, interactive: bool, **others: object) -> str:
+def _release(
+    at: Target,
+    *,
+    item: int,
+    token: int,
+    interactive: bool,
+    signed: dict[str, Any],
+    **others: object,
+) -> None:
     queue = at.recipe(Queue)
     deliveries = at.ask(queue.info).deliveries
     one = next((each for each in deliveries if (each.id, each.token) == (item, token)), None)
@@ -67,30 +79,29 @@ def _release(at: Target, *, item: int, token: int, interactive: bool, **others: 
         f" {age(one.since)}, may still work on it, but cannot acknowledge it."
     )
     at.confirm(interactive, "Take it back?")
-    if not at.ask(lambda: queue.force_release(item, token)):
+    if not at.ask(lambda: queue.force_release(item, token, **signed)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     at.succeed("Taken back.")
-    return f"Taken back: item {item}, token {token}, consumer {one.owner}."
 
 
-def _purge(at: Target, *, dead: bool, interactive: bool, **others: object) -> str | None:
+def _purge(
+    at: Target, *, dead: bool, interactive: bool, signed: dict[str, Any], **others: object
+) -> None:
     queue = at.recipe(Queue)
     info = at.ask(queue.info)
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
     at.write(f"{at} has {count} {what}.")
     if not count:
-        return None
+        return
     at.confirm(interactive, "Remove them for ever?")
-    removed = at.ask(lambda: queue.purge(dead=dead))
+    removed = at.ask(lambda: queue.purge(dead=dead, **signed))
     at.succeed(f"{removed} removed.")
-    return f"Removed: {removed} {what}."
 
 
-def _resize(at: Target, *, maxsize: int, **others: object) -> str:
-    at.ask(lambda: at.recipe(Queue).resize(maxsize))
+def _resize(at: Target, *, maxsize: int, signed: dict[str, Any], **others: object) -> None:
+    at.ask(lambda: at.recipe(Queue).resize(maxsize, **signed))
     bound = f"{maxsize} items at the most" if maxsize else "any number of items"
     at.write(f"{at} takes {bound} now.")
-    return f"Takes {bound} now."
 
 
 def _add_letters(parser: argparse._ActionsContainer) -> None:
@@ -133,16 +144,16 @@ QUEUE = RecipeCommand(
             read=_letters,
             nothing="No dead letters.",
         ),
-        "retry": RecordedVerb(
+        "retry": SignedVerb(
             "Put dead letters back into the queue.", _retry, (_add_letters,), FILLING
         ),
-        "release": RecordedVerb(
+        "release": SignedVerb(
             "Take an item back from its consumer. Asks first.", _release, (*_DELIVERY, YES), ASKING
         ),
-        "purge": RecordedVerb(
+        "purge": SignedVerb(
             "Remove what is ready, or the dead letters. Asks first.", _purge, (_DEAD, YES), ASKING
         ),
-        "resize": RecordedVerb("Change for all how many items there may be.", _resize, (_SIZE,)),
+        "resize": SignedVerb("Change for all how many items there may be.", _resize, (_SIZE,)),
     },
     list_help="List the queues, and how full they are.",
 )

@@ -13,7 +13,7 @@ from distlock import audit
 from distlock.commands.arguments import JSON, argument, option
 from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.output import Row, data, plain, quoted
-from distlock.commands.verbs import CHANGING, NameVerb, RecipeCommand, RecordedVerb, Show, Target
+from distlock.commands.verbs import CHANGING, NameVerb, RecipeCommand, Show, SignedVerb, Target
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.types.lease import Kind
@@ -42,25 +42,24 @@ def _history(at: Target) -> tuple[Value, ...]:
     return at.ask(at.recipe(Config).history) or _never_set(at)
 
 
-def _set(at: Target, *, value: Any, **options: Any) -> str:
+def _set(at: Target, *, value: Any, **options: Any) -> None:
     config = at.recipe(Config, keep=KEEP)
     version = at.ask(lambda: config.set(value, **_signature(**options)))
     at.write(f"{at} has version {version} now.")
-    return f"Set: version {version}."
 
 
-def _rollback(at: Target, *, version: int, **options: Any) -> str:
+def _rollback(at: Target, *, version: int, **options: Any) -> None:
     config = at.recipe(Config, keep=KEEP)
     new = at.ask(lambda: config.rollback(version, **_signature(**options)))
     at.write(f"{at} has the value of version {version} again, as version {new}.")
-    return f"Rolled back to version {version}: version {new}."
 
 
 def _signature(
-    *, if_version: int | None, reason: str, who: str, **others: object
+    *, if_version: int | None, signed: dict[str, str], **others: object
 ) -> dict[str, Any]:
     """Return on which version something is done, why and by whom."""
-    return {"if_version": if_version, "comment": reason, "author": who or audit.system_user()}
+    who = signed["who"] or audit.system_user()
+    return {"if_version": if_version, "reason": signed["reason"], "who": who}
 
 
 @argument
@@ -72,8 +71,8 @@ def _json(text: str) -> Any:
 
 
 def _version(value: Value) -> Row:
-    author, comment = quoted(value.author), quoted(value.comment) or None
-    return value.version, value.at, author, comment, data(value.value)
+    who, reason = quoted(value.who), quoted(value.reason) or None
+    return value.version, value.at, who, reason, data(value.value)
 
 
 _VALUE = option("value JSON", "The value, as JSON.", type=_json)
@@ -87,8 +86,8 @@ CONFIG = RecipeCommand(
     Kind.CONFIG,
     "Configuration values: list, get, set, history, rollback.",
     lambda alias, name: Config(name, using=alias).get(stale=False),
-    ("VERSION", "SET", "AUTHOR", "VALUE"),
-    lambda value: (value.version, value.at, quoted(value.author), data(value.value)),
+    ("VERSION", "SET", "WHO", "VALUE"),
+    lambda value: (value.version, value.at, quoted(value.who), data(value.value)),
     {
         "get": NameVerb(
             "Print a value as JSON; with --json also who set it and when.", _get, (JSON,), CHANGING
@@ -96,21 +95,21 @@ CONFIG = RecipeCommand(
         "history": Show(
             "List the versions that are kept, newest first.",
             lambda values: values,
-            ("VERSION", "SET", "AUTHOR", "COMMENT", "VALUE"),
+            ("VERSION", "SET", "WHO", "REASON", "VALUE"),
             _version,
             key="history",
             read=_history,
             misses=True,
         ),
-        "rollback": RecordedVerb(
+        "rollback": SignedVerb(
             "Set the value to what it was in an earlier version.",
             _rollback,
             (option("version VERSION", "The version to go back to.", type=int), _IF),
             CHANGING,
         ),
-        "set": RecordedVerb("Set a value for all processes.", _set, (_VALUE, _IF), CHANGING),
+        "set": SignedVerb("Set a value for all processes.", _set, (_VALUE, _IF), CHANGING),
     },
-    list_help="List the values, with version and author.",
+    list_help="List the values, with version and who set it.",
 )
 
 
@@ -122,7 +121,7 @@ def _topic(messages: tuple[Message, ...]) -> Row:
     if not messages:
         return None, None, None
     last = messages[0]
-    return last.number, last.at, quoted(last.author)
+    return last.number, last.at, quoted(last.who)
 
 
 EVENT = RecipeCommand(
@@ -138,11 +137,11 @@ TOPIC: RecipeCommand[tuple[Message, ...]] = RecipeCommand(
     Kind.TOPIC,
     "Topics: list, show the last messages.",
     lambda alias, name: Topic(name, using=alias).history()[:_MOST_MESSAGES],
-    ("LAST", "PUBLISHED", "AUTHOR"),
+    ("LAST", "PUBLISHED", "WHO"),
     _topic,
     show=Show(
         parts=lambda messages: messages,
-        heading=("NUMBER", "PUBLISHED", "AUTHOR", "MESSAGE"),
+        heading=("NUMBER", "PUBLISHED", "WHO", "MESSAGE"),
         row=lambda message: (*_topic((message,)), data(message.message)),
     ),
 )

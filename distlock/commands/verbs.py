@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock import audit
 from distlock.backends.base import BaseBackend
 from distlock.commands import arguments, exit_codes, output
 from distlock.commands.arguments import (
@@ -47,7 +46,7 @@ class Verb:
     """One of the things that can be done: its help text, what it does, and with which arguments."""
 
     help: str
-    run: Callable[..., str | None]
+    run: Callable[..., None]
     arguments: Sequence[Argument] = ()
     epilog: str = LOOKING
     #: the arguments of each verb of a class, before and after its own
@@ -65,8 +64,8 @@ class NameVerb(Verb):
     before = (option("name NAME", "Its name.", type=arguments.name), ALIAS)
 
 
-class RecordedVerb(NameVerb):
-    """One that changes something: run() returns what it has done, None for nothing."""
+class SignedVerb(NameVerb):
+    """One whose work goes to the audit log: run() gets as ``signed`` who does it, and why."""
 
     after = SIGNATURE
 
@@ -108,12 +107,6 @@ class Target:
     def succeed(self, text: str) -> None:
         """Write that something was done."""
         self.write(self.command.style.SUCCESS(text))
-
-    def record(
-        self, kind: Kind, verb: str, done: str, *, reason: str, who: str, **others: object
-    ) -> None:
-        """Write what was done to the audit log; ``reason`` and ``who`` are of SIGNATURE."""
-        audit.record(self.using, kind, self.name, verb, audit.because(done, reason), who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +173,9 @@ class RecipeCommand(Generic[T]):
             chosen.run(command, **options)
             return
         at = Target(command, options.pop("using"), options.pop("name"))
-        done = chosen.run(at, **options)
-        if done and isinstance(chosen, RecordedVerb):
-            at.record(self.kind, verb, done, **options)
+        if isinstance(chosen, SignedVerb):
+            options["signed"] = {key: options.pop(key) for key in ("reason", "who")}
+        chosen.run(at, **options)
 
     def _list(
         self, command: BaseCommand, *, using: Collection[str] | None, prefix: str, **options: Any

@@ -17,12 +17,10 @@ progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
-queue_pages  a queue's items page by page, and one of them by its number
+queue_operations  what is done with a queue by hand: its items in pages, dead letters, a purge
 queue_records  the steps that change the records of a queue
-queue_items  what the records of a queue say, and which keys they have
-abandoned   finds the items whose deliveries have gone
+queue_items  what the records of a queue say, which keys they have, whose deliveries have gone
 delivery    one delivery of an item of a queue
-place       a place in the line of those who wait for something that is not a seat
 membership  a record of this process, for as long as it keeps it
 recipe      what all recipes over records do; a blocking method and its async twin, of one body
 slots       a lock, or a slot of a semaphore, for tasks and commands
@@ -45,7 +43,7 @@ from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress
 from distlock.recipes.queue import Mailbox, Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
-from distlock.recipes.queue_pages import ItemInfo, ItemPage
+from distlock.recipes.queue_operations import ItemInfo, ItemPage
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore

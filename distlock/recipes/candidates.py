@@ -204,8 +204,10 @@ class Candidates:
         raise LockError(f"{election!r}: candidate {name!r} does not stand")
 
     def recalling(self, term: int) -> Plan:
-        """Return the plan that asks a leader to step down; its result is whether there is one."""
-        return self.ordering(step_down=term) if self.is_open(term) else Plan(result=False)
+        """Return the plan that asks a leader to step down; its result is its term, or None."""
+        if not self.is_open(term):
+            return Plan()
+        return replace(self.ordering(step_down=term), result=self.terms[-1])
 
     def beginning(self, new: Term, passed_over: Collection[str | None] = ()) -> Plan:
         """Return the plan for a new term; its result is whether the candidate leads.

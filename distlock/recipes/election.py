@@ -156,7 +156,7 @@ class Election(Block, Recipe):
         this = self._candidacy
         if to is not None:
             this.check()
-            yield from self._appoint(to)
+            yield from self._appointing(to)
         if this.lease is not None or not this.decided.resolve(None):  # else campaign() does it
             yield from this.leaving()
 
@@ -264,36 +264,54 @@ class Election(Block, Recipe):
 
     # Deciding by hand
 
-    def _appoint(self, candidate: Candidate | str | None) -> Steps[None]:
+    def _appoint(
+        self, candidate: Candidate | str | None, *, reason: str = "", who: str = ""
+    ) -> Steps[None]:
         """Appoint who is to lead next; ``None`` appoints nobody.
 
         With the order "appointed" nobody else may lead then, and who leads is asked to step down.
         With the other orders this one follows the leader of now, unless it loses its place before.
 
+        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
+        that is not said.
+
         Raises LockError if it does not stand.
         """
+        yield from self._appointing(candidate)
+        named = "nobody" if candidate is None else candidate
+        if isinstance(named, Candidate):
+            named = f"{named.name}, token {named.token}"
+        self._record("appoint", f"Appointed: {named}.", reason, who)
+
+    def _appointing(self, candidate: Candidate | str | None) -> Steps[None]:
         if not isinstance(candidate, Candidate | None):
             checked_label("candidate", candidate)
         yield self._change(Candidates.plan(Candidates.appointing, candidate, self))
 
     appoint, aappoint = twins("appoint", _appoint)
 
-    def _step_down(self, term: int) -> Steps[bool]:
+    def _step_down(self, term: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Ask the leader of a term to step down; False if it does not lead any more.
 
         It is told as of a loss, and keeps others out until it has resigned, or its lease has ended:
-        it is renewed no more. Where its process does not answer, see force_release().
+        it is renewed no more. Where its process does not answer, see force_release(). It is written
+        to the audit log, see appoint().
         """
         step = Candidates.plan(Candidates.recalling, checked_int("term", term))
-        return (yield self._change(step)).result  # type: ignore[no-any-return]
+        found: Term | None = (yield self._change(step)).result
+        if found is not None:
+            text = f"Asked to step down: {found.candidate}, term {term}, owner {found.owner}."
+            self._record("step-down", text, reason, who)
+        return found is not None
 
     step_down, astep_down = twins("step_down", _step_down)
 
-    def _force_release(self, term: int) -> Steps[bool]:
+    def _force_release(self, term: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Break the lock of a leader; False if it does not lead any more. See Lock."""
         lock, term = self._candidacy.lock, checked_int("term", term)
-        ways = partial(lock.force_release, term), partial(lock.aforce_release, term)
-        broken: bool = yield Nested(*ways)
+        signed: dict[str, str] = {"reason": reason, "who": who}
+        blocking = partial(lock.force_release, term, **signed)
+        broken: bool = yield Nested(blocking, partial(lock.aforce_release, term, **signed))
         if broken:
             yield self._change(Candidates.plan(Candidates.ending, term, "broken"))
         return broken

@@ -82,12 +82,12 @@ class Log(Recipe):
         self._encoder = checked_encoder(encoder)
 
     def _append(
-        self, said: dict[str, Any], author: str, *, if_version: int | None = None, above: int = 0
+        self, said: dict[str, Any], who: str, *, if_version: int | None = None, above: int = 0
     ) -> Steps[Record]:
         """Put an entry; return its record.
 
         - ``said``: what it says, by argument; if that is too large, errors name the first one.
-        - ``author``: if it is empty, what goes on here, see distlock.activity, or host and process.
+        - ``who``: if it is empty, what goes on here, see distlock.activity, or host and process.
         - ``if_version``: raise StaleToken unless this is the number of the last entry.
         - ``above``: the entry gets a greater number than this.
 
@@ -96,8 +96,8 @@ class Log(Recipe):
         """
         owner, argument = current_owner(), next(iter(said))
         said = {**said, argument: encoded_by(self._encoder, argument, said[argument])}
-        author = checked_text("author", author) or current_activity() or f"{owner.host}:{owner.pid}"
-        said = {**said, "author": author, "at": time.time_ns() // 1000}
+        who = checked_text("who", who) or current_activity() or f"{owner.host}:{owner.pid}"
+        said = {**said, "who": who, "at": time.time_ns() // 1000}
         checked_json(argument, said[argument], said)
 
         def plan(found: Snapshot) -> Plan:
@@ -136,14 +136,14 @@ class Value:
     """What a Config was set to.
 
     - ``version``: 1, 2, 3 …; 0 if it was never set.
-    - ``author``, ``comment``, ``at``: who set it, why, and when, by the clock of that machine.
+    - ``who``, ``reason``, ``at``: who set it, why, and when, by the clock of that machine.
     - ``stale``: the backend could not be asked, and this is what this process has seen last.
     """
 
     value: Any
     version: int
-    author: str = ""
-    comment: str = ""
+    who: str = ""
+    reason: str = ""
     at: datetime | None = None
     stale: bool = False
 
@@ -190,32 +190,42 @@ class Config(Log):
 
     get, aget = twins("get", getting)
 
-    def setting(
-        self, value: Any, *, if_version: int | None = None, comment: str = "", author: str = ""
+    def _set(
+        self, value: Any, *, if_version: int | None = None, reason: str = "", who: str = ""
     ) -> Steps[int]:
         """Set the value for all processes; return its version.
 
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
           several who change the same version one succeeds. Without it the last one wins.
-        - ``comment``: why, for people.
-        - ``author``: who; by default what goes on here (distlock.activity), or host and process.
+        - ``reason``: why, for people.
+        - ``who``: who did it; by default what goes on here (distlock.activity), or this process.
+
+        It is also written to the audit log, there by the system's user unless ``who`` is said.
 
         Raises StaleToken, with nothing changed, if it has another version; TypeError or ValueError
         if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
-        been set or not: look at the version and the author, or at the history.
+        been set or not: look at the version and at who set it, or at the history.
         """
+        version = yield from self.setting(value, if_version, reason, who)
+        self._record("set", f"Set: version {version}.", reason, who)
+        return version
+
+    set, aset = twins("set", _set)
+
+    def setting(
+        self, value: Any, if_version: int | None = None, reason: str = "", who: str = ""
+    ) -> Steps[int]:
+        """See set(), but leave the audit log to the caller."""
         if if_version is not None:
             checked_int("if_version", if_version)
-        said = {"value": value, "comment": checked_text("comment", comment)}
+        said = {"value": value, "reason": checked_text("reason", reason)}
         # Servers may have lost a version that this process has seen: another one gets its number
         # from nobody who knows that.
         known, at = _known(self.using, self.name), clock()
         above = known.last.value["number"] if known.last else 0
-        record = yield from self._append(said, author, if_version=if_version, above=above)
+        record = yield from self._append(said, who, if_version=if_version, above=above)
         known.note(record, at)
         return _value_of(record).version
-
-    set, aset = twins("set", setting)
 
     def _history(self) -> Steps[tuple[Value, ...]]:
         """Return the versions that are kept, the newest one first. LockUnavailable."""
@@ -224,7 +234,7 @@ class Config(Log):
     history, ahistory = twins("history", _history)
 
     def _rollback(
-        self, version: int, *, if_version: int | None = None, comment: str = "", author: str = ""
+        self, version: int, *, if_version: int | None = None, reason: str = "", who: str = ""
     ) -> Steps[int]:
         """Set the value to what it was in a version; return the new version, which this makes.
 
@@ -234,8 +244,10 @@ class Config(Log):
         found: Snapshot = yield self._read(keys=[key])
         if key not in found.records:
             raise ValueError(f"version {version} of {self!r} is not kept; see history()")
-        value, why = found.records[key].value["value"], comment or f"rollback to version {version}"
-        return (yield from self.setting(value, if_version=if_version, comment=why, author=author))
+        value, why = found.records[key].value["value"], reason or f"rollback to version {version}"
+        new = yield from self.setting(value, if_version, why, who)
+        self._record("rollback", f"Rolled back to version {version}: version {new}.", reason, who)
+        return new
 
     rollback, arollback = twins("rollback", _rollback)
 
@@ -340,7 +352,7 @@ def _value_of(record: Record | None, default: Any = None) -> Value:
         return Value(default, 0)
     said = record.value
     value = deepcopy(said["value"])  # the caller may change it, and we remember the record
-    return Value(value, said["number"], said["author"], said["comment"], as_datetime(said["at"]))
+    return Value(value, said["number"], said["who"], said["reason"], as_datetime(said["at"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,13 +360,13 @@ class Message:
     """What was published.
 
     - ``number``: 1, 2, 3 …
-    - ``author``, ``at``: who published it, and when, by the clock of that machine.
+    - ``who``, ``at``: who published it, and when, by the clock of that machine.
     - ``missed``: how many messages before this one were removed before the subscriber read them.
     """
 
     message: Any
     number: int
-    author: str
+    who: str
     at: datetime
     missed: int = 0
 
@@ -368,13 +380,13 @@ class Topic(Log):
 
     kind = Kind.TOPIC
 
-    def _publish(self, message: Any, *, author: str = "") -> Steps[int]:
+    def _publish(self, message: Any, *, who: str = "") -> Steps[int]:
         """Publish what JSON can say, in 64 KiB at the most; return its number.
 
-        ``author`` and errors: as for Config.set(). After LockUnavailable with ``maybe_applied`` it
+        ``who`` and errors: as for Config.set(). After LockUnavailable with ``maybe_applied`` it
         may have been published, once, or may be yet.
         """
-        return int((yield from self._append({"message": message}, author)).value["number"])
+        return int((yield from self._append({"message": message}, who)).value["number"])
 
     publish, apublish = twins("publish", _publish)
 
@@ -447,4 +459,4 @@ class _Subscriber(Follower[Message]):
 
 def _message_of(record: Record, missed: int = 0) -> Message:
     said = record.value
-    return Message(said["message"], said["number"], said["author"], as_datetime(said["at"]), missed)
+    return Message(said["message"], said["number"], said["who"], as_datetime(said["at"]), missed)

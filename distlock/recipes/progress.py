@@ -21,8 +21,8 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.activity import current_activity
 from distlock.backends.recipe_records import REPORT, Plan
-from distlock.backends.seats import held_key, value_of
-from distlock.backends.store import Delete, Exists, Put, Snapshot
+from distlock.backends.seats import held_key, owner_of, value_of
+from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -210,22 +210,28 @@ class Progress(Block, Recipe):
 
     achanges = changes
 
-    def _cancel(self, token: int | None = None) -> Steps[bool]:
+    def _cancel(self, token: int | None = None, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Ask the work to end: its worker's next advance() or check() raises Cancelled.
 
         False, and nothing is changed, if no worker reports under this name, or not with ``token``,
-        the one of the report that was looked at. The worker sees it within some seconds.
+        the one of the report that was looked at. The worker sees it within some seconds. It is
+        written to the audit log, with ``reason`` and ``who`` did it: the system's user, if that is
+        not said.
         """
         wanted = None if token is None else checked_token(token)
 
         def decide(snapshot: Snapshot) -> Plan:
             record, alive = snapshot.records.get(REPORT), reporter_of(snapshot)
             if record is None or alive is None or wanted not in (None, alive.created):
-                return Plan(result=False)
+                return Plan()
             same = Exists(REPORT, record.revision), Exists(alive.key)
-            return Plan([Put(REPORT, {**record.value, "cancelling": True})], same, result=True)
+            return Plan([Put(REPORT, {**record.value, "cancelling": True})], same, result=alive)
 
-        return (yield self._change(decide)).result  # type: ignore[no-any-return]
+        asked: Record | None = (yield self._change(decide)).result
+        if asked is not None:
+            text = f"Asked to end: token {asked.created}, worker {owner_of(asked)}."
+            self._record("cancel", text, reason, who)
+        return asked is not None
 
     cancel, acancel = twins("cancel", _cancel)
 

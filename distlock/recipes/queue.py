@@ -7,7 +7,7 @@ one consumer, and one producer, of all: the others stand in line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import fields, replace
 from functools import partial
 from json import JSONEncoder
 from queue import Empty, Full
@@ -16,18 +16,20 @@ from typing import Any, TypeAlias
 from django.db import transaction
 from django.utils.asyncio import async_unsafe
 
-from distlock.backends.store import MOST_KEYS, Overtaken, Snapshot
+from distlock.backends.base import BaseBackend
+from distlock.backends.store import Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.steps import Sleep, Steps
+from distlock.concurrency.steps import Nested, Sleep, Steps
 from distlock.concurrency.threads import undo
+from distlock.core.acquiring import AcquireRequest
+from distlock.core.shared_options import SemaphoreOptions
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
-from distlock.recipes.place import Place
-from distlock.recipes.queue_pages import PagedQueue
+from distlock.recipes.queue_operations import OperatedQueue
 from distlock.recipes.recipe import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -35,8 +37,9 @@ from distlock.recipes.recipe import (
     encoded_by,
     twins,
 )
-from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_flag, checked_int, checked_token, waiting_limit
+from distlock.recipes.semaphore import Semaphore, checked_count
+from distlock.types.arguments import checked_flag, waiting_limit
+from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
 
 #: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
@@ -44,7 +47,54 @@ from distlock.types.owners import current_actor
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
-class Queue(PagedQueue):
+class PlaceOptions(SemaphoreOptions):
+    """Options of one who keeps its place while it looks for what it waits for."""
+
+    def request(self, backend: BaseBackend, name: str, *args: Any, **kwargs: Any) -> AcquireRequest:
+        """See LockOptions.request()."""
+        request = SemaphoreOptions.request(self, backend, name, *args, **kwargs)
+        request.claim = replace(request.claim, keeps_place=True)
+        return request
+
+
+class Place(Semaphore):
+    """The place of one thread or task in a line; whoever is the first has the one seat.
+
+    It is for one wait. Those behind the first one are told now and then to look for themselves, the
+    nearest ones most often, because the first one may have been stopped or killed. They keep their
+    places meanwhile.
+    """
+
+    def __init__(self, name: str, using: str) -> None:
+        """Describe a place in the line of this name; nothing is asked yet."""
+        super().__init__(name, 1, using=using)
+        options = self._options
+        values = (getattr(options, field.name) for field in fields(options))
+        self._options = PlaceOptions(*values)
+        self.claim_nonce = new_nonce()
+
+    def waiting(self, deadline: float | None) -> Steps[bool]:
+        """Return True as the first one; False when it is time to look, or the time is over."""
+        terms = True, None if deadline is None else left(deadline, LONGEST_LEASE)
+        return (yield Nested(partial(self.acquire, *terms), partial(self.aacquire, *terms)))  # type: ignore[no-any-return]
+
+    def giving_up(self, deadline: float | None) -> Steps[None]:
+        """Leave the line, as one who does not have the seat."""
+        backend = self._backend
+        yield backend.asking(partial(backend.leave_queue, self._claim), deadline)
+
+    def give_up_soon(self) -> None:
+        """Leave the line in the background, as one who does not have the seat; may be repeated."""
+        self._backend.cleanup.add(self._claim)
+
+    @property
+    def _claim(self) -> Claim:
+        lease = self._backend.settings.lease
+        owner, kind = current_actor().owner, self._options.kind
+        return Claim(self.name, owner, lease, nonce=self.claim_nonce, renews=True, kind=kind)
+
+
+class Queue(OperatedQueue):
     """A queue that all processes share, and that outlives them: ``Queue("letters")``.
 
     ::
@@ -223,87 +273,6 @@ class Queue(PagedQueue):
 
         return (yield from self._until(look, deadline_of(timeout))) is not None
 
-    # Operating
-
-    def _resizing(self, maxsize: int) -> Steps[None]:
-        """Change for all how many items there may be, 0 for no bound, while the queue is used.
-
-        It is the value of ``Config("queue:NAME")`` from now on. Who sets it there finds that
-        producers notice it after a second. Items beyond a lower bound stay.
-        """
-        yield from self._config.setting(items.checked_size(maxsize))
-        yield self._change(self._touch, keys=[items.TAIL])
-
-    def _listing_dead(self, most: int = 100) -> Steps[tuple[items.QueueItem, ...]]:
-        """Return what is dead, in the order of their numbers; ``most`` of them."""
-        return (yield from self._paging("dead", most)).items
-
-    def _retrying(
-        self, letter: items.QueueItem, blocking: bool = True, timeout: float | None = None
-    ) -> Steps[bool]:
-        """Put a dead letter at the end of the queue as a new item; False if it is gone.
-
-        See put() for the arguments and the errors.
-        """
-        if not isinstance(letter, items.QueueItem):
-            raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
-        keys = yield self._ask(partial(self._keys_of_letters, [letter.id]))
-        return bool((yield from self._placing([letter.body], keys, blocking, timeout)))
-
-    def _retrying_many(self, letters: Sequence[items.QueueItem]) -> Steps[int]:
-        """Put up to 12 dead letters at the end of the queue as new items; return how many.
-
-        These are fewer than ``letters`` if the queue has no room for all, or some have gone. It
-        does not wait. Raises ``queue.Full`` if there is no room for the first one.
-        """
-        items.check_letters(letters)
-        some = {one.id: one for one in letters}
-        keys = yield self._ask(partial(self._keys_of_letters, [*some]))
-        with suppress(Full):
-            bodies = [one.body for one in some.values()]
-            if numbers := (yield from self._placing(bodies, keys, False, None)):
-                return len(numbers)
-        done = 0
-        for letter in some.values():
-            try:
-                done += yield from self._retrying(letter, False)
-            except Full:
-                if not done:
-                    raise
-                break
-        return done
-
-    def _discarding(self, letters: Sequence[items.QueueItem]) -> Steps[int]:
-        """Remove up to 100 dead letters for ever; return how many were still there."""
-        items.check_letters(letters, MOST_KEYS)
-        ids = [*{one.id: one for one in letters}]
-        keys = yield self._ask(partial(self._keys_of_letters, ids))
-        return (yield self._ask(partial(self._remove, keys)))  # type: ignore[no-any-return]
-
-    def _purging(self, *, dead: bool = False) -> Steps[int]:
-        """Remove the items that are ready, or the dead letters; return how many these were.
-
-        What is put meanwhile stays.
-        """
-        last, removed = (yield self._ask(self._last_number)), 0
-        # Each of its changes may take as long as one: there may be thousands of them.
-        for kind in (items.DEAD, items.LAST) if dead else (items.READY, items.AGAIN):
-            after = ""
-            while keys := (yield self._ask(partial(self._list, kind, after))):
-                after, keys = keys[-1], [one for one in keys if items.number_of(one) <= last]
-                for start in range(0, len(keys), MOST_KEYS):
-                    some = keys[start : start + MOST_KEYS]
-                    removed += yield self._ask(partial(self._purge, some))
-        return removed
-
-    def _releasing(self, id: int, token: int) -> Steps[bool]:
-        """Take the delivery of an item from its consumer, by its token; False if it is over.
-
-        The item is ready at once, and its consumer cannot acknowledge it any more.
-        """
-        release = partial(self._release, checked_int("id", id), checked_token(token))
-        return (yield self._ask(release))  # type: ignore[no-any-return]
-
     # Waiting
 
     def _wait_in_line(
@@ -386,13 +355,6 @@ class Queue(PagedQueue):
     full, afull = twins("full", _finding_full)
     info, ainfo = twins("info", _looking)
     join, ajoin = twins("join", _joining)
-    resize, aresize = twins("resize", _resizing)
-    dead, adead = twins("dead", _listing_dead)
-    retry, aretry = twins("retry", _retrying)
-    retry_many, aretry_many = twins("retry_many", _retrying_many)
-    discard, adiscard = twins("discard", _discarding)
-    purge, apurge = twins("purge", _purging)
-    force_release, aforce_release = twins("force_release", _releasing)
 
 
 class Mailbox(Queue):

@@ -1,21 +1,35 @@
-"""What the records of a queue say, and which keys they have; see queue_records.py."""
+"""What the records of a queue say, and which keys they have; and whose deliveries have gone.
+
+See queue_records.py.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import traceback
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.backends.seats import held_key, owner_of
-from distlock.backends.store import Change, Delete, Exists, Put, Record, RecordStore
+from distlock.backends.store import (
+    MOST_KEYS,
+    Change,
+    Delete,
+    Exists,
+    KeyRange,
+    Put,
+    Record,
+    RecordStore,
+)
+from distlock.concurrency.clock import clock
 from distlock.core.call_site import shortened
-from distlock.recipes.recipe import checked_json
+from distlock.recipes.recipe import Recipe, checked_json
 from distlock.recipes.semaphore import checked_count
 from distlock.types.lease import Kind, Owner
 from distlock.types.values import Unreadable, encoded, escaped
@@ -25,6 +39,8 @@ TAIL = "tail"
 ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
 #: Of those that were taken: what is delivered again unless it is acknowledged, and what is not.
 AGAIN, LAST = "i/t/again/", "i/t/last/"
+#: Seconds between two looks for what was abandoned, while other items are ready.
+_LOOKS_EVERY = 0.25
 #: Items that are put, taken or moved in one change. Of the largest ones ZooKeeper takes no more:
 #: its requests have 1 MiB at the most.
 MOST_AT_ONCE = 12
@@ -188,6 +204,75 @@ def put_back(
 CANCELLED[Kind.QUEUE] = partial(put_back, unseen=True)
 
 
+class AbandonedItems:
+    """What was taken from one queue by deliveries that have gone, and is to be delivered again.
+
+    One look lists a few keys, and asks for the deliveries of these. The next one goes on from
+    there, round and round: so many deliveries that go on do not hide what was abandoned.
+    """
+
+    def __init__(self, queue: Recipe) -> None:
+        self._queue = queue
+        self._after = ""
+        self._looks_at = 0.0
+
+    def listed(self) -> KeyRange | None:
+        """Return what the next look lists; None if it is not due, unless nothing is ready."""
+        return self._range() if clock() >= self._looks_at else None
+
+    def look_again(self, *, at_once: bool) -> None:
+        """Say when the next look is due."""
+        self._looks_at = 0.0 if at_once else clock() + _LOOKS_EVERY
+
+    def find(
+        self, keys: Sequence[str] | None, exact: bool, deadline: float | None
+    ) -> list[TakenKey]:
+        """Return some items that were abandoned, in their order.
+
+        This is one look, at ``keys`` if they were listed already. With ``exact`` it goes on until
+        it finds one, if there is any.
+        """
+        rounds, any_gone = 0, False
+        while True:
+            after = self._after
+            if keys is None:
+                keys = self._list(deadline)
+            if gone := list(self.among(keys, deadline)):
+                # Those that others deliver before it are not looked at again in this round.
+                place = list(keys).index(gone[0].key)
+                self._after = keys[place - 1] if place else after
+                return gone
+            whole = len(keys) < MOST_KEYS
+            rounds += whole
+            self._after = "" if whole else keys[-1]
+            if not exact or rounds > 1 or (whole and not after):
+                return []
+            keys, any_gone = None, any_gone or self._are_any_gone(deadline)
+            if not any_gone:
+                return []
+
+    def among(self, keys: Sequence[str], deadline: float | None) -> Iterator[TakenKey]:
+        """Yield those of the taken items whose deliveries have gone."""
+        rest, queue = map(TakenKey.of, keys), self._queue
+        while some := list(islice(rest, MOST_KEYS)):
+            held = [one.held for one in some]
+            missing = queue._store.missing(queue._directory, held, deadline)
+            yield from (one for one in some if one.held in missing)
+
+    def _range(self) -> KeyRange:
+        return KeyRange(AGAIN, MOST_KEYS, self._after)
+
+    def _list(self, deadline: float | None) -> Sequence[str]:
+        queue = self._queue
+        return queue._store.peek(queue._directory, {}, (), deadline, listed=self._range()).keys
+
+    def _are_any_gone(self, deadline: float | None) -> bool:
+        """Return whether there are fewer deliveries than items that were taken."""
+        queue = self._queue
+        counts = queue._store.peek(queue._directory, {}, [TAKEN, HELD], deadline).counts
+        return counts[TAKEN] > counts[HELD]
+
+
 def reason_of(error: BaseException) -> str:
     """Return an error and the last lines of its traceback as a reason, in one line.
 
@@ -206,20 +291,24 @@ def check_body(body: object) -> None:
     checked_json("body", body, largest.value)
 
 
-def check_number(argument: str, several: Sequence[object], most: int = MOST_AT_ONCE) -> None:
+def check_number(argument: str, several: Sequence[object]) -> None:
     """Raise TypeError or ValueError unless these can be moved in one change."""
     if not isinstance(several, Sized):
         raise TypeError(f"{argument} must be a sequence, not {several!r}")
-    if not 1 <= len(several) <= most:
-        raise ValueError(f"{argument} must be 1 to {most} items, got {len(several)}")
+    if not 1 <= len(several) <= MOST_AT_ONCE:
+        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
 
 
-def check_letters(letters: Sequence[object], most: int = MOST_AT_ONCE) -> None:
-    """Raise TypeError or ValueError unless these are items that can be moved in one change."""
-    check_number("letters", letters, most)
+def checked_letters(letters: Sequence[object]) -> list[QueueItem]:
+    """Return items, each of them once; TypeError for what is none."""
+    if not isinstance(letters, Sequence):
+        raise TypeError(f"letters must be a sequence, not {letters!r}")
+    found = dict[int, QueueItem]()
     for one in letters:
         if not isinstance(one, QueueItem):
             raise TypeError(f"letters must be items as of dead(), got {one!r}")
+        found[one.id] = one
+    return [*found.values()]
 
 
 def checked_size(maxsize: object) -> int:

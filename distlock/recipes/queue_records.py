@@ -44,7 +44,6 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.abandoned import AbandonedItems
 from distlock.recipes.log import LAST as LAST_ENTRY
 from distlock.recipes.log import Config
 from distlock.recipes.queue_items import (
@@ -56,6 +55,7 @@ from distlock.recipes.queue_items import (
     READY,
     TAIL,
     TAKEN,
+    AbandonedItems,
     DeliveryInfo,
     QueueInfo,
     QueueItem,
@@ -293,18 +293,18 @@ class QueueRecords(Recipe):
 
     # Operating
 
-    def _release(self, number: int, token: int, deadline: float | None) -> bool:
-        """Put an item back whose delivery has this token; False if that is over."""
+    def _release(self, number: int, token: int, deadline: float | None) -> DeliveryInfo | None:
+        """Put an item back whose delivery has this token; return that, None if it is over."""
         while True:
             seen = self._store.peek(self._directory, {HELD: _ALL}, (), deadline)
             these = [one for one in seen.records.values() if one.created == token]
             held = next((one for one in these if DeliveryInfo.of(one).id == number), None)
             if held is None:
-                return False
+                return None
             plan = put_back(self._store, self._directory, held, deadline)
             changes, same = [Delete(held.key), *plan.changes], [Exists(held.key), *plan.conditions]
             if self._store.apply(self._directory, changes, same, deadline) is not None:
-                return True
+                return DeliveryInfo.of(held)
 
     def _last_number(self, deadline: float | None) -> int:
         """Return the number of the last item that was put."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from json import JSONEncoder
 from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
+from distlock import audit
 from distlock.backends.recipe_records import Decide
 from distlock.backends.seats import directory_of
 from distlock.backends.shared import SharedBackend, shared_locks
@@ -91,6 +93,26 @@ class Recipe:
         """
         change = partial(self._backend.records.change, self._directory, decide, keys=keys)
         return self._ask(change, deadline)
+
+    def _record(self, action: str, text: str, reason: str, who: str) -> None:
+        """Write to the audit log what somebody did to this; a task does not wait for that."""
+        audit.record((self.using, self.kind, self.name), action, text, reason=reason, who=who)
+
+    @contextmanager
+    def _recording(self, action: str, text: str, reason: str, who: str) -> Iterator[list[int]]:
+        """Write to the audit log how many things were changed, also if it fails on the way.
+
+        The block adds these to a list; ``text`` has a place for their sum.
+        """
+        changed = list[int]()
+        try:
+            yield changed
+        except GeneratorExit:  # nothing can be waited for any more
+            changed.clear()
+            raise
+        finally:
+            if count := sum(changed):
+                self._record(action, text.format(count), reason, who)
 
     def _until(
         self,

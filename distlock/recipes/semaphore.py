@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils.asyncio import async_unsafe
 
+from distlock import audit
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
@@ -113,22 +114,34 @@ class Semaphore(SharedLock):
         return self._options.value
 
     @async_unsafe("resize() would block the event loop; use `await semaphore.aresize()`.")
-    def resize(self, value: int) -> int | None:
+    def resize(self, value: int, *, reason: str = "", who: str = "") -> int | None:
         """Change for all how many seats there are; return how many there were, None if unknown.
 
         Nobody is evicted: with fewer seats than are taken, new ones are granted once enough have
         been left. Whoever still says the old number gets ValueNotAgreed while others hold seats or
         wait; when nobody does, the old number holds again. So leave ``value`` out where the number
         is to change without a deploy.
+
+        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
+        that is not said.
         """
         refuse_reentry()
-        return self._resize(checked_count("value", value), None)
+        before = self._resize(checked_count("value", value), None)
+        self._record_resize(value, before, reason, who)
+        return before
 
-    async def aresize(self, value: int) -> int | None:
+    async def aresize(self, value: int, *, reason: str = "", who: str = "") -> int | None:
         """See resize()."""
         refuse_reentry()
         calls = self._backend.calls
-        return await calls.run(partial(self._resize, checked_count("value", value)))
+        before = await calls.run(partial(self._resize, checked_count("value", value)))
+        self._record_resize(value, before, reason, who)
+        return before
+
+    def _record_resize(self, value: int, before: int | None, reason: str, who: str) -> None:
+        had = "no number yet" if before is None else before
+        place, text = (self.using, Kind.SEMAPHORE, self.name), f"Has {value} seats now; had {had}."
+        audit.record(place, "resize", text, reason=reason, who=who)
 
     def _resize(self, value: int, deadline: float | None) -> int | None:
         backend = self._backend

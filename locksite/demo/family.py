@@ -110,11 +110,11 @@ def mailbox(pool: WorkerPool) -> Iterator[Result]:
 def setting_everywhere(pool: WorkerPool) -> Iterator[Result]:
     """A price is set a few times; all workers watch it, and each ends at the last one."""
     price = Config(_new_name())
-    price.set(10, comment="the first price")
+    price.set(10, reason="the first price")
     for worker in pool.workers:
         worker.start("watch_price", config=price.name, last=10 + PRICES)
         worker.expect("watching")
-    versions = [price.set(11 + number, author="the demo") for number in range(PRICES)]
+    versions = [price.set(11 + number, who="the demo") for number in range(PRICES)]
     told = pool.results().count(10 + PRICES)
     what = f"{pool.size} processes watch a setting"
     yield Result.of(what, f"{pool.size} told", f"{told} told", 18)

@@ -111,8 +111,8 @@ def group():
 
 def config():
     value = Config(NAME)
-    first = value.set({"host": "mx0"}, author="ada")
-    version = value.set({"host": "mx1"}, author="ada")
+    first = value.set({"host": "mx0"}, who="ada")
+    version = value.set({"host": "mx1"}, who="ada")
     return Scene(
         lambda: value.get().version,
         {

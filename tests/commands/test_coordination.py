@@ -220,7 +220,7 @@ class TestConfig:
         assert run("config", "set", "limit", "120", "--as=ada", "--reason=x").code == DONE
         assert json.loads(run("config", "get", "limit").out) == 120
         found = run_json("config", "get", "limit")
-        assert (found["value"], found["author"], found["comment"]) == (120, "ada", "x")
+        assert (found["value"], found["who"], found["reason"]) == (120, "ada", "x")
         assert re.search(r"limit +\d+ .* ada +120 +default", run("config", "list").out)
         (entry,) = run_json("config", "list")["configs"]
         assert (entry["name"], entry["value"]) == ("limit", 120)
@@ -233,7 +233,7 @@ class TestConfig:
         assert Config("limit").get().value == 2
 
     def test_is_rolled_back_to_a_version_of_its_history(self, shared, run, run_json):
-        first, second = Config("limit").set(1, comment="as it was"), Config("limit").set(2)
+        first, second = Config("limit").set(1, reason="as it was"), Config("limit").set(2)
         assert re.search(r"as it was +1\n", run("config", "history", "limit").out)
         versions = [one["version"] for one in run_json("config", "history", "limit")["history"]]
         assert versions == [second, first]

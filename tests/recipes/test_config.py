@@ -76,19 +76,19 @@ class TestValues:
 
     def test_the_history_says_who_and_why(self, config):
         with activity("GET /settings"):
-            config.set(1, comment="more letters")
-        config.set(2, author="anna")
+            config.set(1, reason="more letters")
+        config.set(2, who="anna")
         newest, oldest = config.history()
-        assert (newest.value, newest.author, newest.comment) == (2, "anna", "")
-        assert (oldest.value, oldest.author, oldest.comment) == (1, "GET /settings", "more letters")
+        assert (newest.value, newest.who, newest.reason) == (2, "anna", "")
+        assert (oldest.value, oldest.who, oldest.reason) == (1, "GET /settings", "more letters")
         assert newest.at >= oldest.at
 
     def test_a_rollback_is_a_new_version(self, config):
         for number in (10, 20, 30):
             config.set(number)
-        assert config.rollback(1, comment="too many", author="ben") == 4
+        assert config.rollback(1, reason="too many", who="ben") == 4
         found = config.get()
-        assert (found.value, found.version, found.comment) == (10, 4, "too many")
+        assert (found.value, found.version, found.reason) == (10, 4, "too many")
         assert config.rollback(2, if_version=4) == 5
         with pytest.raises(StaleToken):
             config.rollback(3, if_version=4)
@@ -123,8 +123,8 @@ class TestValues:
         [
             ({"if_version": "1"}, TypeError, "if_version must be an int, not '1'"),
             ({"if_version": True}, TypeError, "if_version must"),
-            ({"comment": 7}, TypeError, "comment must be a str, not 7"),
-            ({"author": "a\nb"}, ValueError, "author must not contain control characters"),
+            ({"reason": 7}, TypeError, "reason must be a str, not 7"),
+            ({"who": "a\nb"}, ValueError, "who must not contain control characters"),
             ({"if_version": 3}, StaleToken, "has version 0, and not if_version=3"),
         ],
     )
@@ -141,7 +141,7 @@ class TestValues:
                 next(config.changes())
             assert (await config.aget("none")).value == "none"
             assert await config.aset(1) == 1
-            assert await config.aset(2, if_version=1, author="task") == 2
+            assert await config.aset(2, if_version=1, who="task") == 2
             assert await config.arollback(1) == 3
             assert versions(await config.ahistory()) == [3, 2, 1]
             async for value in config.achanges(timeout=0):

@@ -128,14 +128,14 @@ class TestNetwork:
             return
         config = Config(name)
         answer(config.get)
-        config.set({"rate": 20}, author="anna")
+        config.set({"rate": 20}, who="anna")
         proxy.refuse()
         with pytest.raises(LockUnavailable):
             Config(f"{name}:other").get()
         with pytest.raises(LockUnavailable):
             config.get(stale=False)
         found = Config(name).get()
-        assert (found.value, found.version, found.author) == ({"rate": 20}, 1, "anna")
+        assert (found.value, found.version, found.who) == ({"rate": 20}, 1, "anna")
         assert found.stale
         found.value["rate"] = "mine"
         assert Config(name).get().value == {"rate": 20}
@@ -182,8 +182,8 @@ class TestNetwork:
         topic.publish("first")
         mark = WRITES.get(kind, b"who lost it")
         for make in (
-            lambda: config.set("lost", author="who lost it"),
-            lambda: topic.publish("lost", author="who lost it"),
+            lambda: config.set("lost", who="who lost it"),
+            lambda: topic.publish("lost", who="who lost it"),
         ):
             lost = proxy.lose_reply(mark)
             try:
@@ -194,7 +194,7 @@ class TestNetwork:
                 assert kind == "zookeeper", "its nodes tell"
             assert lost.wait(PATIENCE)
             proxy.heal()
-        assert answer(lambda: config.get(stale=False)).author == "who lost it"
+        assert answer(lambda: config.get(stale=False)).who == "who lost it"
         assert config.set("next") == 3
         assert [one.value for one in config.history()] == ["next", "lost", "first"]
         assert topic.publish("next") == 3
@@ -207,9 +207,9 @@ class TestNetwork:
         config = Config(name)
         answer(config.get)
         config.set(1)
-        late = proxy.delay(b"comment of the late one")
+        late = proxy.delay(b"reason of the late one")
         with pytest.raises(LockUnavailable):
-            config.set("late", comment="comment of the late one")
+            config.set("late", reason="reason of the late one")
         assert late.kept_back.wait(PATIENCE)
         assert answer(lambda: config.set(2)) == 2
         late.end()

@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from distlock.backends import shared
-from distlock.recipes import Queue, Semaphore, parts, place, queue, semaphore
+from distlock.recipes import Queue, Semaphore, parts, queue, semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.wrapping import in_thread, is_unused
 
 #: what takes the place in the line, and leaves it
-CODE = (queue.__file__, parts.__file__, place.__file__, semaphore.__file__)
+CODE = (queue.__file__, parts.__file__, semaphore.__file__)
 
 
 @pytest.mark.parametrize("side", ["get", "put"])

@@ -153,7 +153,7 @@ def test_a_place_that_is_none_is_refused(topic, since, error):
 def test_a_task_does_the_same(topic, loop):
     async def use():
         messages = await topic.asubscribe(timeout=PATIENCE)
-        assert await topic.apublish("one", author="task") == 1
+        assert await topic.apublish("one", who="task") == 1
         found = await anext(messages)
         waiting = asyncio.ensure_future(anext(await topic.asubscribe(timeout=PATIENCE)))
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ def test_a_task_does_the_same(topic, loop):
         return found, await anext(messages)
 
     one, two = asyncio.run_coroutine_threadsafe(use(), loop.loop).result(PATIENCE)
-    assert (one.message, one.author, two.number) == ("one", "task", 2)
+    assert (one.message, one.who, two.number) == ("one", "task", 2)
 
 
 def test_a_message_is_waited_for(topic):

@@ -29,6 +29,7 @@ from distlock.admin.coordination.pages import (
     json_line,
     json_lines,
     rows_of,
+    signature,
 )
 from distlock.models import Config as ConfigModel
 from distlock.recipes.log import Config, Value
@@ -56,7 +57,6 @@ class ValueForm(forms.Form):
         widget=forms.Textarea(attrs={"class": "dl-mono", "rows": 12, "spellcheck": "false"}),
     )
     reason = ReasonField(
-        label=_("Comment"),
         help_text=_("It is kept in the history, with your name."),
     )
 
@@ -90,9 +90,9 @@ def _signed(line: str) -> tuple[str, str]:
 #: Who set a value, when, and why; and a row of the history.
 _SET: Columns[Value] = (
     (_("Version"), lambda value: Cell(value.version, "number")),
-    (_("Set by"), lambda value: Cell(value.author)),
+    (_("Set by"), lambda value: Cell(value.who)),
     (_("Set"), lambda value: Cell(value.at, "moment")),
-    (_("Comment"), lambda value: Cell(value.comment)),
+    (_("Reason"), lambda value: Cell(value.reason)),
 )
 _VERSION: Columns[Value] = (
     _SET[0],
@@ -102,9 +102,8 @@ _VERSION: Columns[Value] = (
 
 
 def _edit(ref: Ref, values: dict[str, Any]) -> Done:
-    comment, author = values["reason"], values["user"]
     config = Config(ref.name, keep=_KEEP, using=ref.alias)
-    version = config.set(values["value"], if_version=ref.token, comment=comment, author=author)
+    version = config.set(values["value"], if_version=ref.token, **signature(values))
     return Done({"version": version})
 
 
@@ -125,7 +124,7 @@ EDIT: Action[Versions] = Action(
         facts_of(_SET[:3], versions.now) if versions.now.version == ref.token else None
     ),
     perform=_edit,
-    log=_("Changed from version %(token)d to %(version)d. Comment: %(reason)s"),
+    log=_("Changed from version %(token)d to %(version)d. Reason: %(reason)s"),
     done=_("The value was set:"),
     danger=False,
     form=ValueForm,
@@ -147,9 +146,8 @@ def _rollback_facts(versions: Versions, ref: Ref) -> Facts | None:
 
 
 def _rollback(ref: Ref, values: dict[str, Any]) -> Done:
-    comment, author = values["reason"], values["user"]
-    config, earlier = Config(ref.name, keep=_KEEP, using=ref.alias), int(ref.target)
-    version = config.rollback(earlier, if_version=ref.token, comment=comment, author=author)
+    config = Config(ref.name, keep=_KEEP, using=ref.alias)
+    version = config.rollback(int(ref.target), if_version=ref.token, **signature(values))
     return Done({"version": version})
 
 
@@ -166,7 +164,7 @@ ROLL_BACK: Action[Versions] = Action(
     perform=_rollback,
     log=_(
         "Rolled back from version %(token)d to that of version %(target)s, as version %(version)d."
-        " Comment: %(reason)s"
+        " Reason: %(reason)s"
     ),
     done=_("The value was rolled back to version"),
     danger=False,
@@ -179,7 +177,7 @@ class ConfigPages(RecipePages[Versions]):
     kind = Kind.CONFIG
     model = ConfigModel
     columns: ClassVar[Columns[Value]] = (
-        (_("Value"), lambda value: Cell(json_line(value.value), "data", hint=value.comment)),
+        (_("Value"), lambda value: Cell(json_line(value.value), "data", hint=value.reason)),
         *_SET[:3],
     )
     empty = _("Configuration values are listed here once they have been set.")

@@ -18,6 +18,7 @@ from distlock.admin.coordination.pages import (
     Table,
     Text,
     rows_of,
+    signature,
 )
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.models import Election as ElectionModel
@@ -79,7 +80,7 @@ def _appoint(ref: Ref, values: dict[str, Any]) -> bool:
     candidate = _candidate(election.info(), ref)
     try:
         if candidate is not None:
-            election.appoint(candidate)
+            election.appoint(candidate, **signature(values))
     except LockUnavailable:
         raise
     except LockError:  # it stands no more
@@ -128,7 +129,9 @@ STEP_DOWN: Action[ElectionInfo] = Action(
         ),
     ],
     facts=_leader_facts,
-    perform=lambda ref, values: Election(ref.name, using=ref.alias).step_down(ref.token),
+    perform=lambda ref, values: Election(ref.name, using=ref.alias).step_down(
+        ref.token, **signature(values)
+    ),
     log=_("Asked %(target)s to step down, term %(token)d. Reason: %(reason)s"),
     done=_("The leader was asked to step down:"),
 )

@@ -217,10 +217,15 @@ def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join([*texts[:most], *["…"][: len(texts) - most]])
 
 
-class CommentForm(forms.Form):
+class ActionForm(forms.Form):
     """Asks why something is done."""
 
     reason = ReasonField(help_text=_("It is written to the log with your name."))
+
+
+def signature(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a recipe is told of who does something, and why."""
+    return {"reason": values["reason"], "who": values["user"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,7 @@ class Action(Generic[R]):
     log: Text
     done: Text
     danger: bool = True
-    form: type[forms.Form] = CommentForm
+    form: type[forms.Form] = ActionForm
     #: what the fields hold before the user has written anything
     initial: Callable[[R, Ref], dict[str, Any]] | None = None
     #: what the form, as it is filled in, would change

@@ -169,7 +169,7 @@ class EventPages(RecipePages[EventInfo]):
 _MESSAGE: Columns[Message] = (
     (_("Number"), lambda message: Cell(message.number, "number")),
     (_("Message"), lambda message: Cell(json_line(message.message), "data")),
-    (_("Published by"), lambda message: Cell(message.author)),
+    (_("Published by"), lambda message: Cell(message.who)),
     (_("Published"), lambda message: Cell(message.at, "moment")),
 )
 
@@ -196,7 +196,7 @@ class TopicPages(RecipePages[Sequence[Message]]):
 
     def detail(self, alias: str, name: str, report: Sequence[Message]) -> Detail:
         """Return the last messages."""
-        number, _message, _author, published = self.row(report)
+        number, _message, _who, published = self.row(report)
         rows, none, hint = rows_of(_MESSAGE, report), _("No message is kept."), _("newest first")
         return Detail(
             facts=[number, published],

@@ -17,6 +17,7 @@ from distlock.admin.coordination.pages import (
     RecipePages,
     Ref,
     Text,
+    signature,
 )
 from distlock.models import Progress as ProgressModel
 from distlock.recipes.progress import Progress
@@ -76,7 +77,9 @@ CANCEL: Action[Report] = Action(
         _("Work that reports nothing any more, or catches the error, goes on."),
     ],
     facts=_facts,
-    perform=lambda ref, values: Progress(ref.name, using=ref.alias).cancel(ref.token),
+    perform=lambda ref, values: Progress(ref.name, using=ref.alias).cancel(
+        ref.token, **signature(values)
+    ),
     log=_("Asked to end: token %(token)d. Reason: %(reason)s"),
     done=_("It was asked to end:"),
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Full
+from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
@@ -17,14 +18,15 @@ from distlock.admin.coordination.pages import (
     Facts,
     Ref,
     Text,
+    signature,
     some,
 )
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.fan_out import one_line
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import MOST_AT_ONCE, QueueInfo, QueueItem
-from distlock.recipes.queue_pages import ItemInfo, ItemPage
+from distlock.recipes.queue_items import QueueInfo, QueueItem
+from distlock.recipes.queue_operations import ItemInfo, ItemPage
 
 #: Dead letters that are grouped, put back or discarded at once, and seconds to find them.
 MOST_LETTERS, SEARCH_SECONDS = 1000, 1.0
@@ -93,21 +95,18 @@ def _facts(contents: Contents, ref: Ref) -> Facts | None:
     ]
 
 
-def _in_bulk(
-    change: Callable[[Queue, Sequence[QueueItem]], int], ref: Ref, values: object
-) -> Done | None:
-    """Change dead letters, a few at a time; say how many were changed, and why no more were."""
+def _in_bulk(change: Callable[..., int], ref: Ref, values: dict[str, Any]) -> Done | None:
+    """Change dead letters; say how many were changed, and why no more were."""
     queue, until = Queue(ref.name, using=ref.alias), clock() + _BULK_SECONDS
     done, before = 0, -1
     why: Text = ""
     try:
-        while before < done and not why:
-            before, letters = done, letters_of(ref)
-            for start in range(0, len(letters), MOST_AT_ONCE):
-                if clock() >= until:
-                    why = _("The time was over. Do it again for the others.")
-                    break
-                done += change(queue, letters[start : start + MOST_AT_ONCE])
+        while before < done and (letters := letters_of(ref)):
+            before, rest = done, until - clock()
+            if rest <= 0:
+                why = _("The time was over. Do it again for the others.")
+                break
+            done += change(queue, letters, timeout=rest, **signature(values))
     except (Full, LockError) as error:
         if not done:
             raise
@@ -134,10 +133,10 @@ RETRY: Action[Contents] = Action(
 )
 
 
-def _discard(ref: Ref, values: object) -> Done | None:
+def _discard(ref: Ref, values: dict[str, Any]) -> Done | None:
     if ref.target != READY:
         return _in_bulk(Queue.discard, ref, values)
-    count = Queue(ref.name, using=ref.alias).purge()
+    count = Queue(ref.name, using=ref.alias).purge(**signature(values))
     return Done({"count": count}, f"{count}.") if count else None
 
 
@@ -173,8 +172,9 @@ def _release_facts(contents: Contents, ref: Ref) -> Facts | None:
     return None
 
 
-def _release(ref: Ref, values: object) -> bool:
-    return Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token)
+def _release(ref: Ref, values: dict[str, Any]) -> bool:
+    queue, item = Queue(ref.name, using=ref.alias), int(ref.target)
+    return queue.force_release(item, ref.token, **signature(values))
 
 
 RELEASE: Action[Contents] = Action(

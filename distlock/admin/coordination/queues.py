@@ -40,7 +40,7 @@ from distlock.admin.coordination.queue_actions import (
 from distlock.models import Queue as QueueModel
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
-from distlock.recipes.queue_pages import STATES
+from distlock.recipes.queue_operations import STATES
 from distlock.types.lease import Kind
 
 #: Items on a page, groups of dead letters, and characters of a search.

@@ -34,9 +34,9 @@ def family(backend_settings, settings, users):
 @pytest.fixture
 def values(family):
     mailer = Config("mailer")
-    mailer.set({"host": "mx1", "port": 25, "retries": 3}, author="ada", comment="first")
-    mailer.set({"host": "mx2", "port": 25, "retries": 3}, author="bob", comment="mx1 is down")
-    Config("limits", using="other").set(120, author="ada", comment="")
+    mailer.set({"host": "mx1", "port": 25, "retries": 3}, who="ada", reason="first")
+    mailer.set({"host": "mx2", "port": 25, "retries": 3}, who="bob", reason="mx1 is down")
+    Config("limits", using="other").set(120, who="ada", reason="")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_configuration(visit, values, look):
     page = open_one(visitor, look, "config", "mailer", "limits")
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Value").fill('{"host": "mx3", "port": 25}')
-    page.get_by_label("Comment").fill("moved")
+    page.get_by_label("Reason").fill("moved")
     page.get_by_role("button", name="Compare").click()
     visitor.check(f"config-edit-{look}")
     page.get_by_role("button", name="Set this value").click()

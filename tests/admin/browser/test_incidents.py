@@ -262,8 +262,8 @@ def test_an_election_flaps(use, child, admin):
 def test_a_value_of_the_configuration_is_wrong(use, admin):
     use("mariadb")
     mails = Config("mails per minute")
-    mails.set(600, author="ada", comment="as agreed")
-    mails.set(6, author="bob", comment="a test")
+    mails.set(600, who="ada", reason="as agreed")
+    mails.set(6, who="bob", reason="a test")
     to_recipe(admin, "Configuration", "mails per minute")
     wrong = admin.get_by_role("region", name="History").locator("tbody tr").filter(has_text="bob")
     expect(wrong).to_contain_text("a test")

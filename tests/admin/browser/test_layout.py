@@ -43,7 +43,7 @@ def crowded(family):  # noqa: F811
         letters.put_many(bodies[start : start + 12])
     for delivery in letters.get_many(4):
         delivery.nack(reason=f"{HOSTILE} {BIDI} " * 3)
-    Config("mailer").set({"hosts": ["mx1.example.org"] * 20}, author="ada")
+    Config("mailer").set({"hosts": ["mx1.example.org"] * 20}, who="ada")
     with (
         Group("workers", "worker-1", data={"queues": ["mail"] * 40}),
         letters.get(),

@@ -1,0 +1,371 @@
+"""What is done with a queue by hand: looking at its items, its dead letters, its bound, a purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Full
+
+from distlock.backends.store import MOST_KEYS, KeyRange, Record
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.steps import Steps
+from distlock.exceptions import LockUnavailable
+from distlock.recipes.queue_items import (
+    AGAIN,
+    DEAD,
+    LAST,
+    MOST_AT_ONCE,
+    READY,
+    TAIL,
+    TAKEN,
+    DeliveryInfo,
+    QueueItem,
+    TakenKey,
+    checked_letters,
+    checked_size,
+    key_of,
+    number_of,
+)
+from distlock.recipes.queue_records import QueueRecords
+from distlock.recipes.recipe import deadline_of, twins
+from distlock.recipes.semaphore import checked_count
+from distlock.types.arguments import (
+    checked_flag,
+    checked_int,
+    checked_seconds,
+    checked_text,
+    checked_token,
+)
+
+#: What the keys of items in a state begin with. Of those that were taken, an item is "delivered" if
+#: its delivery goes on; if that has gone it is in the other state.
+STATES = {"ready": (READY, AGAIN), "delivered": (AGAIN, LAST), "dead": (DEAD, LAST)}
+#: Keys that are listed at once for a search. ZooKeeper sends all keys for each list.
+_MOST_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage:
+    """Some items of a queue, in the order that was asked for.
+
+    ``looked_at`` items were read for it. ``after`` is the number of the last of these, from which
+    the next page goes on; None if no item follows.
+    """
+
+    items: tuple[QueueItem, ...]
+    looked_at: int
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """An item, its ``state`` (ready, delivered, delayed or dead), and its delivery if it has one.
+
+    One that is delayed was put back for later.
+    """
+
+    item: QueueItem
+    state: str
+    delivery: DeliveryInfo | None
+
+
+class Pager:
+    """Reads items of one state by their numbers, upwards or downwards, from one number on."""
+
+    def __init__(self, queue: QueueRecords, state: str, after: int | None, reverse: bool) -> None:
+        if state not in STATES:
+            raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+        self._queue = queue
+        self._state = state
+        self._reverse = reverse
+        #: the number from which the next list of keys goes on
+        self._after = after
+
+    def collecting(self, most: int, matching: str, timeout: float | None) -> Steps[ItemPage]:
+        """Return a page; see OperatedQueue.page()."""
+        until = None if timeout is None else clock() + timeout
+        found, looked_at, last = list[QueueItem](), 0, self._after
+        limit = _MOST_LISTED if matching else min(most + 1, _MOST_LISTED)
+        ended = False
+        while not ended:
+            keys, ended = yield self._queue._ask(partial(self._list, limit))
+            for start in range(0, len(keys), MOST_KEYS):
+                if looked_at and until is not None and clock() >= until:
+                    return ItemPage(tuple(found), looked_at, last)
+                some = keys[start : start + MOST_KEYS]
+                for record in (yield self._queue._ask(partial(self._look, some))):
+                    if len(found) == most:
+                        return ItemPage(tuple(found), looked_at, last)
+                    item = QueueItem.of(record)
+                    looked_at, last = looked_at + 1, item.id
+                    if item.matches(matching):
+                        found.append(item)
+        return ItemPage(tuple(found), looked_at, None)
+
+    def _list(self, limit: int, deadline: float | None) -> tuple[list[str], bool]:
+        """Return the next keys in the order of their numbers, and whether these are the last."""
+        queue, start, reverse = self._queue, self._after, self._reverse
+        found, reach = list[str](), list[int]()
+
+        def place(key: str) -> int:
+            return -number_of(key) if reverse else number_of(key)
+
+        for prefix in STATES[self._state]:
+            # A number and what may follow it come before the same number and "0".
+            after = "" if start is None else key_of(prefix, start) + "0" * (not reverse)
+            listed = KeyRange(prefix, limit, after, reverse)
+            keys = queue._store.peek(queue._directory, {}, (), deadline, listed=listed).keys
+            if len(keys) == limit:
+                reach.append(place(keys[-1]))
+            if prefix.startswith(TAKEN):
+                gone = {one.key for one in queue._abandoned.among(keys, deadline)}
+                keys = [one for one in keys if (one in gone) != (self._state == "delivered")]
+            found += keys
+        if reach:  # where one list ends, the others go on
+            found = [one for one in found if place(one) <= min(reach)]
+            self._after = abs(min(reach))
+        return sorted(found, key=place), not reach
+
+    def _look(self, keys: Sequence[str], deadline: float | None) -> list[Record]:
+        records = self._queue._store.look(self._queue._directory, keys, deadline).records
+        return [records[key] for key in keys if key in records]
+
+
+class OperatedQueue(QueueRecords):
+    """A queue whose items can be looked at, put back and removed."""
+
+    # Looking
+
+    def _paging(
+        self,
+        state: str,
+        most: int = 100,
+        *,
+        after: int | None = None,
+        reverse: bool = False,
+        matching: str = "",
+        timeout: float | None = None,
+    ) -> Steps[ItemPage]:
+        """Return some items that are "ready", "delivered" (or delayed) or "dead", by their numbers.
+
+        - ``most``: how many.
+        - ``after``: begin behind this number, as the page before says; None: begin at the end.
+        - ``reverse``: from the newest to the oldest.
+        - ``matching``: only those with this text in the body or the reason. Case is ignored.
+        - ``timeout``: seconds to search; then the page has what was found, and says where to go on.
+
+        A page costs a few questions, however many items there are; a search reads each of them.
+        An item that moves meanwhile may be in no page. Raises ValueError for another state, and
+        LockUnavailable if the backend cannot be asked.
+        """
+        start = None if after is None else checked_int("after", after)
+        pager = Pager(self, state, start, checked_flag("reverse", reverse))
+        seconds = None if timeout is None else checked_seconds("timeout", timeout)
+        text = checked_text("matching", matching)
+        return (yield from pager.collecting(checked_count("most", most), text, seconds))
+
+    def _finding(self, id: int) -> Steps[ItemInfo | None]:
+        """Return an item with its state and its delivery; None if it is done, or never was."""
+        return (yield from _find(self, checked_int("id", id)))
+
+    # Operating
+
+    def _resizing(self, maxsize: int, *, reason: str = "", who: str = "") -> Steps[None]:
+        """Change for all how many items there may be, 0 for no bound, while the queue is used.
+
+        It is the value of ``Config("queue:NAME")`` from now on. Who sets it there finds that
+        producers notice it after a second. Items beyond a lower bound stay.
+
+        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
+        that is not said.
+        """
+        yield from self._config.setting(checked_size(maxsize), None, reason, who)
+        bound = f"{maxsize} items at the most" if maxsize else "any number of items"
+        self._record("resize", f"Takes {bound} now.", reason, who)
+        yield self._change(self._touch, keys=[TAIL])
+
+    def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
+        """Return what is dead, in the order of their numbers; ``most`` of them."""
+        return (yield from self._paging("dead", most)).items
+
+    def _retrying(
+        self,
+        letter: QueueItem,
+        blocking: bool = True,
+        timeout: float | None = None,
+        *,
+        reason: str = "",
+        who: str = "",
+    ) -> Steps[bool]:
+        """Put a dead letter at the end of the queue as a new item; False if it is gone.
+
+        See put() for the arguments and the errors, resize() for ``reason`` and ``who``.
+        """
+        if not isinstance(letter, QueueItem):
+            raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
+        done = yield from self._put_letters_back([letter], blocking, timeout)
+        if done:
+            self._record("retry", f"Put back: item {letter.id}.", reason, who)
+        return bool(done)
+
+    def _placing(
+        self,
+        bodies: Sequence[object],
+        letters: Sequence[str],
+        blocking: bool,
+        timeout: float | None,
+    ) -> Steps[list[int]]:
+        """Put items, in the place of dead letters with these keys; a Queue waits for room."""
+        raise NotImplementedError
+
+    def _put_letters_back(
+        self, letters: Sequence[QueueItem], blocking: bool, timeout: float | None
+    ) -> Steps[int]:
+        """Put up to 12 dead letters back, all in one change or none; return how many."""
+        keys = yield self._ask(partial(self._keys_of_letters, [one.id for one in letters]))
+        bodies = [one.body for one in letters]
+        return len((yield from self._placing(bodies, keys, blocking, timeout)))
+
+    def _retrying_many(
+        self,
+        letters: Sequence[QueueItem],
+        *,
+        timeout: float | None = None,
+        reason: str = "",
+        who: str = "",
+    ) -> Steps[int]:
+        """Put dead letters at the end of the queue as new items, 12 at a time; return how many.
+
+        These are fewer than ``letters`` if some have gone, or if it ends before: when ``timeout``
+        seconds are over, the queue has no room, or the backend cannot be asked. It does not wait.
+        ``reason``, ``who``: see resize().
+
+        Raises ``queue.Full`` or LockUnavailable if none was put back before that.
+        """
+
+        several = checked_letters(letters)
+        text = f"Put back: {{}} of {len(several)} dead letters."
+        with self._recording("retry", text, reason, who) as changed:
+            change = partial(self._put_some_back, changed)
+            yield from self._in_parts(several, change, MOST_AT_ONCE, timeout, changed)
+        return sum(changed)
+
+    def _put_some_back(self, changed: list[int], some: Sequence[QueueItem]) -> Steps[None]:
+        done = 0
+        with suppress(Full):
+            done = yield from self._put_letters_back(some, False, None)
+        changed.append(done)
+        if not done:  # there is no room for all, or one has gone
+            for letter in some:
+                changed.append((yield from self._put_letters_back([letter], False, None)))
+
+    def _discarding(
+        self,
+        letters: Sequence[QueueItem],
+        *,
+        timeout: float | None = None,
+        reason: str = "",
+        who: str = "",
+    ) -> Steps[int]:
+        """Remove dead letters for ever, 100 at a time; return how many were still there.
+
+        It may end before, see retry_many(). ``reason``, ``who``: see resize().
+        """
+        several = checked_letters(letters)
+        text = f"Discarded: {{}} of {len(several)} dead letters."
+        with self._recording("discard", text, reason, who) as changed:
+            change = partial(self._discard_some, changed)
+            yield from self._in_parts(several, change, MOST_KEYS, timeout, changed)
+        return sum(changed)
+
+    def _discard_some(self, changed: list[int], some: Sequence[QueueItem]) -> Steps[None]:
+        keys = yield self._ask(partial(self._keys_of_letters, [one.id for one in some]))
+        changed.append((yield self._ask(partial(self._remove, keys))))
+
+    def _in_parts(
+        self,
+        letters: Sequence[QueueItem],
+        change: Callable[[Sequence[QueueItem]], Steps[None]],
+        at_once: int,
+        timeout: float | None,
+        changed: list[int],
+    ) -> Steps[None]:
+        """Change dead letters, a few at a time, which adds how many to ``changed``."""
+        until = deadline_of(timeout)
+        for start in range(0, len(letters), at_once):
+            if not left(until, 1):
+                break
+            try:
+                yield from change(letters[start : start + at_once])
+            except (Full, LockUnavailable):
+                if not sum(changed):
+                    raise
+                break
+
+    def _purging(self, *, dead: bool = False, reason: str = "", who: str = "") -> Steps[int]:
+        """Remove the items that are ready, or the dead letters; return how many these were.
+
+        What is put meanwhile stays. ``reason``, ``who``: see resize().
+        """
+        what = "dead letters" if dead else "items that are ready"
+        with self._recording("purge", f"Removed: {{}} {what}.", reason, who) as removed:
+            yield from self._removing(dead, removed)
+        return sum(removed)
+
+    def _removing(self, dead: bool, removed: list[int]) -> Steps[None]:
+        last = yield self._ask(self._last_number)
+        # Each of its changes may take as long as one: there may be thousands of them.
+        for kind in (DEAD, LAST) if dead else (READY, AGAIN):
+            after = ""
+            while keys := (yield self._ask(partial(self._list, kind, after))):
+                after, keys = keys[-1], [one for one in keys if number_of(one) <= last]
+                for start in range(0, len(keys), MOST_KEYS):
+                    some = keys[start : start + MOST_KEYS]
+                    removed.append((yield self._ask(partial(self._purge, some))))
+
+    def _releasing(self, id: int, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
+        """Take the delivery of an item from its consumer, by its token; False if it is over.
+
+        The item is ready at once, and its consumer cannot acknowledge it any more. ``reason``,
+        ``who``: see resize().
+        """
+        release = partial(self._release, checked_int("id", id), checked_token(token))
+        found: DeliveryInfo | None = yield self._ask(release)
+        if found is not None:
+            text = f"Taken back: item {id}, token {token}, consumer {found.owner}."
+            self._record("release", text, reason, who)
+        return found is not None
+
+    page, apage = twins("page", _paging)
+    find, afind = twins("find", _finding)
+    resize, aresize = twins("resize", _resizing)
+    dead, adead = twins("dead", _listing_dead)
+    retry, aretry = twins("retry", _retrying)
+    retry_many, aretry_many = twins("retry_many", _retrying_many)
+    discard, adiscard = twins("discard", _discarding)
+    purge, apurge = twins("purge", _purging)
+    force_release, aforce_release = twins("force_release", _releasing)
+
+
+def _find(queue: QueueRecords, number: int) -> Steps[ItemInfo | None]:
+    """Return what is known of an item; see OperatedQueue.find()."""
+    store, directory = queue._store, queue._directory
+    kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
+    first = dict.fromkeys((key_of(kind, number) for kind in kinds), 1)
+
+    def look(deadline: float | None) -> ItemInfo | None:
+        for key, record in store.peek(directory, first, (), deadline).records.items():
+            item = QueueItem.of(record)
+            state = next(state for kind, state in kinds.items() if key.startswith(kind))
+            if not key.startswith(TAKEN):
+                return ItemInfo(item, state, None)
+            held = store.get(directory, TakenKey.of(key).held, deadline)
+            if held is None:
+                return ItemInfo(item, state, None)
+            delivery = DeliveryInfo.of(held)
+            return ItemInfo(item, "delayed" if delivery.delayed else "delivered", delivery)
+        return None
+
+    return (yield queue._ask(look))  # type: ignore[no-any-return]
