@@ -29,7 +29,7 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.recipes.progress import Progress
-from distlock.recipes.slots import lock_or_slot
+from distlock.recipes.shared import lock_or_slot
 from distlock.types.lease import Kind
 from distlock.types.log_fields import log_fields
 from distlock.types.owners import current_owner

@@ -36,7 +36,7 @@ from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import Progress
-from distlock.recipes.slots import Slots
+from distlock.recipes.shared import Slots
 from distlock.types.arguments import Release
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError
 from distlock.fan_out import call_backends, one_line
-from distlock.recipes.slots import AGREED, Slots, checked_slots
+from distlock.recipes.shared import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
 

@@ -35,7 +35,7 @@ from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockLost
 from distlock.recipes.candidates import Order
 from distlock.recipes.election import Election
-from distlock.recipes.slots import Slots, lock_or_slot
+from distlock.recipes.shared import Slots, lock_or_slot
 from distlock.supervisor.signal_handling import Interrupted, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
 from distlock.types.lease import MAX_DESCRIPTION

@@ -41,7 +41,7 @@ from distlock.recipes.recipe import (
     encoded_by,
     twins,
 )
-from distlock.recipes.semaphore import checked_count
+from distlock.recipes.shared import checked_count
 from distlock.types.arguments import checked_flag, checked_int, checked_seconds, checked_text
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner

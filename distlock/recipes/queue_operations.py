@@ -30,7 +30,7 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of, twins
-from distlock.recipes.semaphore import checked_count
+from distlock.recipes.shared import checked_count
 from distlock.types.arguments import (
     checked_flag,
     checked_int,
