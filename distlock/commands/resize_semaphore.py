@@ -10,7 +10,8 @@ from distlock.commands import output
 from distlock.commands.arguments import add_alias, add_name, add_signature
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
 from distlock.commands.recipe_command import ask
-from distlock.recipes.shared import Semaphore, checked_count
+from distlock.recipes.shared import Semaphore
+from distlock.types.arguments import checked_count
 
 HELP = (
     "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"

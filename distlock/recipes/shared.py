@@ -21,7 +21,7 @@ from distlock.core.shared_options import SemaphoreOptions, SharedLock, SideOptio
 from distlock.exceptions import LockError, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.recipe import twins
-from distlock.types.arguments import OnBusy, Release
+from distlock.types.arguments import OnBusy, Release, checked_count
 from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, Owner
 from distlock.types.owners import current_owner
 
@@ -292,15 +292,6 @@ class RWLock:
     async def ainfo(self) -> LockInfo:
         """See info()."""
         return await self._reading().ainfo()
-
-
-def checked_count(argument: str, count: object) -> int:
-    """Return a number of seats; TypeError or ValueError that names the argument for others."""
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{argument} must be a whole number, not {count!r}")
-    if not 1 <= count < ALL_SEATS:
-        raise ValueError(f"{argument} must be at least 1 and less than {ALL_SEATS}, got {count!r}")
-    return count
 
 
 def _checked_seats(n: object, value: int | None) -> int:
