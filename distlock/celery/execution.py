@@ -30,7 +30,7 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.recipes.progress import Progress
-from distlock.recipes.slots import lock_or_slot
+from distlock.recipes.shared import lock_or_slot
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner
 

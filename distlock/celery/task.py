@@ -38,7 +38,7 @@ from distlock.exceptions import LockError, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
-from distlock.recipes.slots import Slots
+from distlock.recipes.shared import Slots
 from distlock.types.arguments import Release
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.entrant import OnLost
 from distlock.core.name_template import Template
 from distlock.exceptions import LockError, NotSupported
-from distlock.recipes.slots import Slots, checked_slots
+from distlock.recipes.shared import Slots, checked_slots
 from distlock.types.arguments import (
     Release,
     checked_callback,

@@ -44,8 +44,9 @@ from distlock.commands.verbs import Target, Verb
 from distlock.concurrency.clock import clock
 from distlock.core.queueing_owners import locks_of
 from distlock.recipes import lock_of
-from distlock.recipes.semaphore import Semaphore, checked_count
+from distlock.recipes.shared import Semaphore
 from distlock.supervisor.processes import Interrupted, ended_by_signals
+from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind, LockInfo
 
 

@@ -1,7 +1,7 @@
 """Coordination primitives that are built on locks, and on the records of a backend's store.
 
-semaphore   Semaphore: at most so many at a time
-rwlock      RWLock: many readers, or one writer
+shared      Semaphore: at most so many at a time; RWLock: many readers, or one writer;
+            a lock, or a slot of a semaphore, for tasks and commands
 barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
 log         Config: one value in all processes, with versions; Topic: messages that every
@@ -13,8 +13,8 @@ candidates  the records of an election: who stands, who is next, who has led
 multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone
 names       Names: a name or a number that nobody else has, and the address registered under it
-progress    Progress: how far a piece of work is, live for whoever looks
-track       track(): a loop that reports how far it is
+progress    Progress: how far a piece of work is, live for whoever looks;
+            track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
 queue_operations  what is done with a queue by hand: its items in pages, dead letters, a purge
@@ -23,7 +23,6 @@ queue_items  what the records of a queue say, which keys they have, whose delive
 delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
 recipe      what all recipes over records do; a blocking method and its async twin, of one body
-slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """
 
@@ -40,14 +39,12 @@ from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
-from distlock.recipes.progress import Progress
+from distlock.recipes.progress import Progress, atrack, track
 from distlock.recipes.queue import Mailbox, Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.queue_operations import ItemInfo, ItemPage
 from distlock.recipes.report import Report, bar
-from distlock.recipes.rwlock import RWLock
-from distlock.recipes.semaphore import Semaphore
-from distlock.recipes.track import atrack, track
+from distlock.recipes.shared import RWLock, Semaphore
 from distlock.types.lease import Kind, LockInfo
 
 __all__ = [

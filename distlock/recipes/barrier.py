@@ -34,8 +34,7 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
-from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_callback
+from distlock.types.arguments import checked_callback, checked_count
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
 

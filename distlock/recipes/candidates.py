@@ -262,17 +262,10 @@ def _ended(term: Term, why: str) -> Term:
 
 def _history(terms: list[Term]) -> Put:
     """Return the change that writes down the last terms, for _term() to read."""
-    said = [
-        (
-            one.term,
-            one.candidate,
-            list(one.owner.to_fields().values()),
-            str(one.since),
-            str(one.until or ""),
-            one.why,
-        )
-        for one in terms[-MOST_TERMS:]
-    ]
+    said = []
+    for one in terms[-MOST_TERMS:]:
+        owner, times = [*one.owner.to_fields().values()], (str(one.since), str(one.until or ""))
+        said.append((one.term, one.candidate, owner, *times, one.why))
     return _put(HISTORY, terms=said)
 
 

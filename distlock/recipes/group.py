@@ -29,8 +29,7 @@ from distlock.exceptions import LockLost, LockUnavailable
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
-from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_data, checked_name
+from distlock.types.arguments import checked_count, checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
 
 _MEMBER = "m/"

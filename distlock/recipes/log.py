@@ -41,8 +41,13 @@ from distlock.recipes.recipe import (
     encoded_by,
     twins,
 )
-from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_flag, checked_int, checked_seconds, checked_text
+from distlock.types.arguments import (
+    checked_count,
+    checked_flag,
+    checked_int,
+    checked_seconds,
+    checked_text,
+)
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
 

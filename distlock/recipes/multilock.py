@@ -33,6 +33,7 @@ from distlock.recipes.parts import (
     refuse_needless,
     sorted_parts,
 )
+from distlock.recipes.recipe import twins
 from distlock.types.arguments import OnBusy, Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
@@ -207,34 +208,33 @@ class MultiLock(BlockLock):
         for part in self._parts:
             part.check()
 
-    @refuse_in_event_loop
-    def verify(self) -> None:
+    def _verify(self) -> Steps[None]:
         """See check(), but ask the backends. LockUnavailable if one of them does not answer."""
-        refuse_reentry()
-        run(self._verify())
+        errors = []
+        for part in self._parts:
+            try:
+                yield Nested(part.verify, part.averify)
+            except LockError as error:
+                errors.append(error)
+        raise_worst(errors)
 
-    async def averify(self) -> None:
-        """See verify()."""
-        refuse_reentry()
-        await arun(self._verify())
-
-    @refuse_in_event_loop
-    def locked(self) -> bool:
+    def _look(self) -> Steps[bool]:
         """Return whether anyone holds one of the locks now."""
-        return any(part.locked() for part in self._parts)
+        for part in self._parts:
+            if (yield Nested(part.locked, part.alocked)):
+                return True
+        return False
 
-    async def alocked(self) -> bool:
-        """See locked()."""
-        return any([await part.alocked() for part in self._parts])
-
-    @refuse_in_event_loop
-    def info(self) -> tuple[LockInfo, ...]:
+    def _infos(self) -> Steps[tuple[LockInfo, ...]]:
         """Return who holds each lock, in the order in which they are taken; see Lock.info()."""
-        return tuple(part.info() for part in self._parts)
+        found = list[LockInfo]()
+        for part in self._parts:
+            found.append((yield Nested(part.info, part.ainfo)))
+        return tuple(found)
 
-    async def ainfo(self) -> tuple[LockInfo, ...]:
-        """See info()."""
-        return tuple([await part.ainfo() for part in self._parts])
+    verify, averify = twins("verify", _verify)
+    locked, alocked = twins("locked", _look)
+    info, ainfo = twins("info", _infos)
 
     # Inside
 
@@ -338,15 +338,6 @@ class MultiLock(BlockLock):
             entered.add_errors_to(body_error)
             return
         entered.raise_errors()
-
-    def _verify(self) -> Steps[None]:
-        errors = []
-        for part in self._parts:
-            try:
-                yield Nested(part.verify, part.averify)
-            except LockError as error:
-                errors.append(error)
-        raise_worst(errors)
 
     @classmethod
     def _over(cls, names: Sequence[str], **options: Any) -> Self:

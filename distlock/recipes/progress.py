@@ -12,9 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Self
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence, Sized
+from contextlib import nullcontext, suppress
+from typing import Any, Self, TypeVar
 from weakref import ref
 
 from django.utils.asyncio import async_unsafe
@@ -38,6 +38,8 @@ from distlock.recipes.report import Report, checked_number, report_of, reporter_
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
+
+T = TypeVar("T")
 
 logger = logging.getLogger("distlock")
 
@@ -325,3 +327,65 @@ def _report_on(known: ref[Progress], ended: Pending[None]) -> None:
         except Exception:  # it may be short of memory, for a time
             thread_logger.exception("%r could not be written", progress)
         del progress
+
+
+def track(
+    iterable: Iterable[T],
+    name: str | Progress,
+    total: float | None = None,
+    *,
+    unit: str = "",
+    using: str = DEFAULT_ALIAS,
+) -> Iterator[T]:
+    """Yield what an iterable has, and report how far that is: ``track(rows, "import")``.
+
+    - ``name``: as of a Progress; or one that has begun, which then goes on after the loop.
+    - ``total``: how many there are; by default the length of the iterable, if it has one.
+    - ``unit``, ``using``: as of a Progress.
+
+    Each one counts as done when the next one is asked for. A loop that is left before its end is
+    reported as cancelled: use ``with Progress(...)`` where its errors are to be told.
+    Raises Cancelled if somebody has asked the work to end.
+    """
+    progress, block = _prepared(iterable, name, total, unit, using)
+    if block is progress:  # one that has begun needs nobody's answer here
+        _refuse_in_event_loop()
+    with block:
+        for item in iterable:
+            yield item
+            progress.advance()
+
+
+async def atrack(
+    iterable: AsyncIterable[T],
+    name: str | Progress,
+    total: float | None = None,
+    *,
+    unit: str = "",
+    using: str = DEFAULT_ALIAS,
+) -> AsyncIterator[T]:
+    """See track(); for an ``async for``."""
+    progress, block = _prepared(iterable, name, total, unit, using)
+    async with block:
+        async for item in iterable:
+            yield item
+            progress.advance()
+
+
+@async_unsafe("track() would block the event loop; use `async for … in atrack()`.")
+def _refuse_in_event_loop() -> None:
+    """Refuse to begin a progress that the caller's task would wait for."""
+
+
+def _prepared(
+    iterable: object, name: str | Progress, total: float | None, unit: str, using: str
+) -> tuple[Progress, Any]:
+    """Return a progress, and the block in which it reports."""
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    if not isinstance(name, Progress):
+        progress = Progress(name, total, unit=unit, using=using)
+        return progress, progress
+    if name.total is None and total is not None:
+        name.total = checked_number("total", total)
+    return name, nullcontext()

@@ -37,8 +37,8 @@ from distlock.recipes.recipe import (
     encoded_by,
     twins,
 )
-from distlock.recipes.semaphore import Semaphore, checked_count
-from distlock.types.arguments import checked_flag, waiting_limit
+from distlock.recipes.shared import Semaphore
+from distlock.types.arguments import checked_count, checked_flag, waiting_limit
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
 

@@ -30,7 +30,7 @@ from distlock.backends.store import (
 from distlock.concurrency.clock import clock
 from distlock.core.call_site import shortened
 from distlock.recipes.recipe import Recipe, checked_json
-from distlock.recipes.semaphore import checked_count
+from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind, Owner
 from distlock.types.values import Unreadable, encoded, escaped
 

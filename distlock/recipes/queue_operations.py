@@ -30,8 +30,8 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of, twins
-from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import (
+    checked_count,
     checked_flag,
     checked_int,
     checked_seconds,
@@ -168,7 +168,25 @@ class OperatedQueue(QueueRecords):
 
     def _finding(self, id: int) -> Steps[ItemInfo | None]:
         """Return an item with its state and its delivery; None if it is done, or never was."""
-        return (yield from _find(self, checked_int("id", id)))
+        store, directory = self._store, self._directory
+        kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
+        number = checked_int("id", id)
+        first = dict.fromkeys((key_of(kind, number) for kind in kinds), 1)
+
+        def look(deadline: float | None) -> ItemInfo | None:
+            for key, record in store.peek(directory, first, (), deadline).records.items():
+                item = QueueItem.of(record)
+                state = next(state for kind, state in kinds.items() if key.startswith(kind))
+                if not key.startswith(TAKEN):
+                    return ItemInfo(item, state, None)
+                held = store.get(directory, TakenKey.of(key).held, deadline)
+                if held is None:
+                    return ItemInfo(item, state, None)
+                delivery = DeliveryInfo.of(held)
+                return ItemInfo(item, "delayed" if delivery.delayed else "delivered", delivery)
+            return None
+
+        return (yield self._ask(look))  # type: ignore[no-any-return]
 
     # Operating
 
@@ -347,25 +365,3 @@ class OperatedQueue(QueueRecords):
     discard, adiscard = twins("discard", _discarding)
     purge, apurge = twins("purge", _purging)
     force_release, aforce_release = twins("force_release", _releasing)
-
-
-def _find(queue: QueueRecords, number: int) -> Steps[ItemInfo | None]:
-    """Return what is known of an item; see OperatedQueue.find()."""
-    store, directory = queue._store, queue._directory
-    kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
-    first = dict.fromkeys((key_of(kind, number) for kind in kinds), 1)
-
-    def look(deadline: float | None) -> ItemInfo | None:
-        for key, record in store.peek(directory, first, (), deadline).records.items():
-            item = QueueItem.of(record)
-            state = next(state for kind, state in kinds.items() if key.startswith(kind))
-            if not key.startswith(TAKEN):
-                return ItemInfo(item, state, None)
-            held = store.get(directory, TakenKey.of(key).held, deadline)
-            if held is None:
-                return ItemInfo(item, state, None)
-            delivery = DeliveryInfo.of(held)
-            return ItemInfo(item, "delayed" if delivery.delayed else "delivered", delivery)
-        return None
-
-    return (yield queue._ask(look))  # type: ignore[no-any-return]

@@ -68,8 +68,7 @@ from distlock.recipes.queue_items import (
     why_unreadable,
 )
 from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
-from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_name, checked_seconds
+from distlock.types.arguments import checked_count, checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
 
 #: More records of one kind than there can be.

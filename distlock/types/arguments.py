@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
+from distlock.types.lease import ALL_SEATS, LONGEST_LEASE, MAX_DESCRIPTION
 from distlock.types.values import check_value, shortened
 
 #: The column's width; four bytes a character still fit the index of every supported database.
@@ -93,6 +93,15 @@ def checked_choice(argument: str, value: object, allowed: tuple[str, ...]) -> An
 def checked_token(token: object) -> int:
     """Return ``token``; TypeError for what is none."""
     return checked_int("token", token)
+
+
+def checked_count(argument: str, count: object) -> int:
+    """Return how many of something; TypeError or ValueError that names the argument for others."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{argument} must be a whole number, not {count!r}")
+    if not 1 <= count < ALL_SEATS:
+        raise ValueError(f"{argument} must be at least 1 and less than {ALL_SEATS}, got {count!r}")
+    return count
 
 
 def checked_int(argument: str, value: object) -> int:

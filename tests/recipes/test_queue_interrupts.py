@@ -7,14 +7,15 @@ import threading
 import pytest
 
 from distlock.backends import shared
-from distlock.recipes import Queue, Semaphore, parts, queue, semaphore
+from distlock.recipes import Queue, Semaphore, parts, queue
+from distlock.recipes import shared as shared_recipes
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.wrapping import in_thread, is_unused
 
 #: what takes the place in the line, and leaves it
-CODE = (queue.__file__, parts.__file__, semaphore.__file__)
+CODE = (queue.__file__, parts.__file__, shared_recipes.__file__)
 
 
 @pytest.mark.parametrize("side", ["get", "put"])
