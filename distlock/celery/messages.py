@@ -34,7 +34,7 @@ from distlock.core.base_lock import BaseLock
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.exceptions import LockError
-from distlock.types.lease import LONGEST_LEASE, Claim, Kind, Owner, new_nonce
+from distlock.types.lease import LONGEST_LEASE, Claim, Owner, new_nonce
 
 logger = logging.getLogger("distlock.celery")
 
@@ -327,9 +327,10 @@ class LockedRequest(Request):  # type: ignore[misc]
             Owner("", "", 0, ""),
             options.lease or backend.settings.lease,
             nonce=self._header.claim_nonce,
+            kind=options.kind,
         )
         if options.slots is not None:
-            shared_locks(backend).cleanup.add(replace(claim, kind=Kind.SEMAPHORE))
+            shared_locks(backend).cleanup.add(claim)
             return
         try:
             # This also connects to ZooKeeper: a backend that is not connected cancels nothing.
