@@ -79,14 +79,14 @@ def prefix(value: str) -> str:
     return value
 
 
-def _number(what: str, convert: Callable[[str], N], least: N, most: float) -> Callable[[str], N]:
+def number(what: str, convert: Callable[[str], N], least: N, most: float) -> Callable[[str], N]:
     """Return the type of a number between these two; ``what`` says which numbers these are."""
 
     @argument
     def checked(value: str) -> N:
         with suppress(ValueError):
-            if least <= (number := convert(value)) <= most:
-                return number
+            if least <= (found := convert(value)) <= most:
+                return found
         raise ValueError(f"must be {what}, not {value!r}")
 
     return checked
@@ -99,11 +99,11 @@ def _whole(value: str) -> int:
 
 
 #: A length of time, and how long to wait: 0 is not at all. Python can wait no longer.
-seconds = _number("a number of seconds > 0", float, math.ulp(0.0), threading.TIMEOUT_MAX)
-waiting_time = _number("a number of seconds >= 0", float, 0.0, threading.TIMEOUT_MAX)
+seconds = number("a number of seconds > 0", float, math.ulp(0.0), threading.TIMEOUT_MAX)
+waiting_time = number("a number of seconds >= 0", float, 0.0, threading.TIMEOUT_MAX)
 #: 0, 1, 2 and so on, as tokens are; and what a process can end with.
-whole_number = _number("a whole number", _whole, 0, math.inf)
-exit_code = _number("a whole number from 0 to 255", _whole, 0, 255)
+whole_number = number("a whole number", _whole, 0, math.inf)
+exit_code = number("a whole number from 0 to 255", _whole, 0, 255)
 
 USING = option(
     "--using ALIAS",

@@ -22,8 +22,8 @@ from distlock.commands.arguments import (
     USING,
     YES,
     Backends,
-    argument,
     name,
+    number,
     option,
     seconds,
     whole_number,
@@ -46,8 +46,7 @@ from distlock.core.queueing_owners import locks_of
 from distlock.recipes import lock_of
 from distlock.recipes.shared import Semaphore
 from distlock.supervisor.processes import Interrupted, ended_by_signals
-from distlock.types.arguments import checked_count
-from distlock.types.lease import Kind, LockInfo
+from distlock.types.lease import ALL_SEATS, Kind, LockInfo
 
 
 def _release(
@@ -68,15 +67,10 @@ def _release(
 
 
 def _found(
-    *,
-    using: Collection[str] | None,
-    name: str | None,
-    token: int | None,
-    task: str | None,
-    **of: Any,
+    *, name: str | None, token: int | None, task: str | None, kind: Kind | None, **options: Any
 ) -> LockInfo:
     """Return the one hold of a name under a token, or of a task; end the command otherwise."""
-    backends, kind = Backends(using), of["kind"]
+    backends = Backends(options["using"])
     if task is not None and name is None and token is None:
         found = list(backends.work(lambda backend: locks_of(backend, task)))
         missing = f"no queueing lock is held by a task with the id {task!r}"
@@ -145,14 +139,6 @@ RELEASE = Verb(
 )
 
 
-@argument
-def _count(value: str) -> int:
-    try:
-        return checked_count("it", int(value))
-    except ValueError:
-        raise ValueError(f"must be at least 1, not {value!r}") from None
-
-
 def _resize(
     command: BaseCommand,
     *,
@@ -168,11 +154,8 @@ def _resize(
     semaphore = at.recipe(Semaphore)
     # Who misspells a name would leave a record that no sweep forgets.
     if not create and not at.ask(semaphore.info).slots:
-        fail(
-            FAILED,
-            f"Nobody uses a semaphore {at}, and nobody has said how many seats it has. Say --create"
-            " if the name is right.",
-        )
+        unknown = f"Nobody uses a semaphore {at}, and nobody has said how many seats it has."
+        fail(FAILED, f"{unknown} Say --create if the name is right.")
     before = at.ask(lambda: semaphore.resize(value, reason=reason, who=who))
     taken = at.ask(semaphore.info).taken
     seats = "1 seat" if before == 1 else f"{before} seats"
@@ -182,7 +165,8 @@ def _resize(
         at.write("Seats are granted again when enough of these have been left.")
 
 
-_VALUE = option("value VALUE", "How many seats it is to have.", type=_count)
+_COUNT = number("at least 1", int, 1, ALL_SEATS - 1)
+_VALUE = option("value VALUE", "How many seats it is to have.", type=_COUNT)
 _CREATE = option("--create", "Set the number of one that nobody uses yet.", action="store_true")
 RESIZE = Verb(
     "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"

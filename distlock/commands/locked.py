@@ -203,16 +203,16 @@ class LockedCommand(BaseCommand):
     def _lock_name(self, options: dict[str, Any]) -> str:
         if self.lock_name is None:
             return f"command:{_name_of(type(self))}"
+        template = f"lock_name={self.lock_name!r}"
         try:
             names = NameTemplate(self.lock_name, options, ("option", "the command"))
         except (TypeError, ValueError) as error:
-            raise ImproperlyConfigured(
-                f"{type(self).__module__}: lock_name={self.lock_name!r}: {error}"
-            ) from error
+            message = f"{type(self).__module__}: {template}: {error}"
+            raise ImproperlyConfigured(message) from error
         try:
             return names.fill_in(options)
         except (TypeError, ValueError) as error:
-            fail(USAGE, f"lock_name={self.lock_name!r} gives no name for these options: {error}")
+            fail(USAGE, f"{template} gives no name for these options: {error}")
 
 
 def _name_of(command: type[BaseCommand]) -> str:

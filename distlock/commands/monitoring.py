@@ -179,20 +179,14 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
 
 
 def _ping(
-    command: BaseCommand,
-    *,
-    aliases: Sequence[str],
-    timeout: float,
-    leads: str | None,
-    **options: Any,
+    command: BaseCommand, *, aliases: Sequence[str], leads: str | None, **options: Any
 ) -> None:
     Backends(aliases)  # refuses an alias that there is not
-    answers = ping(aliases or locks, timeout)
+    answers = ping(aliases or locks, options["timeout"])
     failed = [alias for alias, answer in answers.items() if answer.problem]
     using = aliases[0] if aliases else DEFAULT_ALIAS
-    leader = (
-        ask(using, Election(leads, using=using).leader) if leads and using not in failed else None
-    )
+    asked = leads if using not in failed else None
+    leader = ask(using, Election(asked, using=using).leader) if asked else None
     led = leader is not None and leader.owner.host == current_owner().host
     if options["json"]:
         said = {alias: {**one.as_json(), "problem": one.problem} for alias, one in answers.items()}

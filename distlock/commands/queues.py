@@ -118,6 +118,8 @@ _DELIVERY = [
 _DEAD = option("--dead", "The dead letters, in place of what is ready.", action="store_true")
 _SIZE = option("maxsize N", "How many items there may be; 0 for no bound.", type=whole_number)
 
+_LABELS = ("ready", "being delivered", "delayed", "dead letters", "bound", "oldest waits for")
+
 QUEUE = RecipeCommand(
     Kind.QUEUE,
     "Queues: list, show, dead letters, retry, release, purge, resize.",
@@ -130,10 +132,7 @@ QUEUE = RecipeCommand(
             lambda info: info.deliveries,
             ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN"),
             _delivery,
-            labels=(
-                *("ready", "being delivered", "delayed", "dead letters", "bound"),
-                "oldest waits for",
-            ),
+            labels=_LABELS,
         ),
         "dead": Show(
             "List the dead letters.",

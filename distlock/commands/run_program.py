@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import FrameType, TracebackType
 from typing import Any, get_args
 
 from django.core.exceptions import ImproperlyConfigured
@@ -179,13 +178,8 @@ class ElectedLock(Lock):
         """Resign."""
         self._election.resign()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-        frame: FrameType | None = None,
-    ) -> None:
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any, frame: Any = None) -> None:
+        """Resign; an error of that becomes a note of the error of the block."""
         self._election.__exit__(exc_type, exc, traceback)
 
     def check(self) -> None:

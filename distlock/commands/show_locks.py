@@ -31,10 +31,8 @@ from distlock.types.lease import LOCK_KINDS, Holder, Kind, LastHold, LockInfo, S
 from distlock.types.owners import NAMED, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 
-HEADING = (
-    *("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER"),
-    *("DESCRIPTION", "BACKEND", "KIND", "TOKEN"),
-)
+_FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
+HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")
 #: What is left out first where the terminal is narrow.
 OPTIONAL = ("TOKEN", "KIND", "BACKEND", "DESCRIPTION", "LEFT", "WAITERS")
 STATES = (DisplayStatus.HELD.value, DisplayStatus.EXPIRING.value, DisplayStatus.EXPIRED.value)
@@ -193,10 +191,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, object]]:
 
 
 def _where(hold: Holder | LastHold) -> Iterator[tuple[str, object]]:
-    if hold.description:
-        yield "description", escaped(hold.description)
-    if hold.call_site:
-        yield "acquired at", escaped(hold.call_site)
+    texts = {"description": escaped(hold.description), "acquired at": escaped(hold.call_site)}
+    yield from ((label, text) for label, text in texts.items() if text)
 
 
 def _holder(info: LockInfo, holder: Holder) -> Iterator[tuple[str, object]]:

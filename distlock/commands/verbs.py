@@ -24,6 +24,7 @@ from distlock.commands.arguments import (
     prefix_option,
 )
 from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
+from distlock.commands.output import quoted
 from distlock.recipes.recipe import names_of
 from distlock.types.lease import Kind
 
@@ -82,7 +83,7 @@ class Target:
     name: str
 
     def __str__(self) -> str:
-        return f"{output.quoted(self.name)} on {self.using}"
+        return f"{quoted(self.name)} on {self.using}"
 
     def __repr__(self) -> str:
         return f"{self.name!r} on {self.using!r}"
@@ -188,19 +189,16 @@ class RecipeCommand(Generic[T]):
 
         found = backends.ask(listed)
         if options["json"]:
+            plural = PLURALS.get(self.kind) or f"{self.kind.replace('-', '_')}s"
             entries = [
                 {"using": alias, "name": name, **self._fields(report)}
                 for alias, name, report in found
             ]
-            plural = PLURALS.get(self.kind) or f"{self.kind.replace('-', '_')}s"
-            document = {plural: entries, "unavailable": backends.failures}
-            output.write_json(command, document)
+            output.write_json(command, {plural: entries, "unavailable": backends.failures})
         else:
-            rows = [
-                (output.quoted(name), *self.row(report), alias) for alias, name, report in found
-            ]
-            optional = ("BACKEND", *self.heading[:0:-1])
             heading = ("NAME", *self.heading, "BACKEND")
+            optional = ("BACKEND", *self.heading[:0:-1])
+            rows = [(quoted(name), *self.row(report), alias) for alias, name, report in found]
             nothing = "" if backends.failures else f"No {self.kind}."
             output.write_table(command, heading, rows, optional=optional, nothing=nothing)
         backends.finish()

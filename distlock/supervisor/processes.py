@@ -18,37 +18,26 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from signal import SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from types import FrameType
 from typing import Any
 
 #: What a shell ends with if a program cannot be started, and if it is not found.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
-Handler = Callable[[int, FrameType | None], None]
-
-#: What is passed on to a program.
-PASSED_ON = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-)
-
 LINUX = sys.platform == "linux"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+#: The signals that are passed on to a program.
+PASSED_ON = (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM)
+
+Handler = Callable[[int, FrameType | None], None]
+
 
 def start(
-    command: Sequence[str],
-    *,
-    ignored: Collection[int],
-    terminal: int | None,
-    signals: Collection[int],
+    command: list[str], *, ignored: list[int], terminal: int | None, signals: Collection[int]
 ) -> subprocess.Popen[bytes]:
     """Start a program in a process group of its own; OSError if that cannot be.
 
@@ -159,7 +148,7 @@ def ended_by_signals() -> Iterator[None]:
     def end(signum: int, frame: FrameType | None) -> None:
         raise Interrupted(signum)
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = (SIGTERM, SIGHUP)
     with _handled(end, [each for each in numbers if signal.getsignal(each) == signal.SIG_DFL]):
         yield
 

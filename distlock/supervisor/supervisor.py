@@ -186,15 +186,12 @@ class ProgramSupervisor:
         in_front = self._terminal.shows(os.getpgrp())
         terminal = self._terminal.descriptor if in_front else None
         self._sent_deadline = clock() + self._lock.remaining
+        grace, margin = self._timing.grace, self._timing.margin
         setup = {
             "channel": channel.fileno(),
             "terminal": terminal,
             "ignored": self._signals.ignored,
-            "times": {
-                "deadline": self._sent_deadline,
-                "grace": self._timing.grace,
-                "margin": self._timing.margin,
-            },
+            "times": {"deadline": self._sent_deadline, "grace": grace, "margin": margin},
         }
         package = str(Path(distlock.__file__).parent)
         return subprocess.Popen(
