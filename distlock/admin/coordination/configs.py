@@ -203,11 +203,10 @@ class ConfigPages(RecipePages[Versions]):
             offer = Offer("rollback", _("Roll back…"), back, named=str(value.version))
             return [] if value.version == now.version else [offer]
 
-        rows = rows_of(_VERSION, report.history, offers)
-        never, hint = _("It was never set."), _("newest first")
+        rows, empty = rows_of(_VERSION, report.history, offers), _("It was never set.")
         return Detail(
             facts=[(_("Value"), Cell(_pretty(now.value), "block")), *facts_of(_SET, now)],
-            tables=[Table("history", _("History"), rows, never, hint)],
+            tables=[Table("history", _("History"), rows, empty, hint=_("newest first"))],
             offers=[Offer("edit", _("Edit…"), Ref(alias, name, now.version))],
             explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),

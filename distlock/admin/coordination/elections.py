@@ -213,13 +213,12 @@ class ElectionPages(RecipePages[ElectionInfo]):
 
         # Who was appointed comes before the leader, though it leads only after it.
         line = sorted(report.candidates, key=lambda one: one.term is None)
-        candidates, terms = rows_of(_CANDIDATE, line, appoint), rows_of(_TERM, report.history)
-        nobody, in_order = _("Nobody stands."), _("in the order in which they lead")
-        tables = [
-            Table("candidates", _("Candidates"), candidates, nobody, in_order),
-            Table("history", _("History"), terms, _("Nobody has led yet."), _("newest first")),
-        ]
-        return Detail(facts, tables, _explanation(report), offers)
+        rows, empty = rows_of(_CANDIDATE, line, appoint), _("Nobody stands.")
+        hint = _("in the order in which they lead")
+        candidates = Table("candidates", _("Candidates"), rows, empty, hint)
+        rows, empty = rows_of(_TERM, report.history), _("Nobody has led yet.")
+        history = Table("history", _("History"), rows, empty, hint=_("newest first"))
+        return Detail(facts, [candidates, history], _explanation(report), offers)
 
 
 def _explanation(report: ElectionInfo) -> list[Text]:

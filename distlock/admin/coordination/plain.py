@@ -65,13 +65,13 @@ class GroupPages(RecipePages[Sequence[Member]]):
         """Return the members with what each says of itself."""
         count = ngettext("%(count)d member", "%(count)d members", len(report))
         hint = count % {"count": len(report)} if report else ""
-        rows, nobody = rows_of(_MEMBER, report), _("Nobody is there.")
+        rows, empty = rows_of(_MEMBER, report), _("Nobody is there.")
         return Detail(
             facts=[
                 (_("Members"), Cell(len(report), "number")),
                 (_("Last joined"), Cell(_last_joined(report), "moment")),
             ],
-            tables=[Table("members", _("Members"), rows, nobody, hint)],
+            tables=[Table("members", _("Members"), rows, empty, hint)],
             explanation=[
                 _(
                     "Each process that is there renews its record. If a process dies, or is cut"
@@ -197,10 +197,10 @@ class TopicPages(RecipePages[Sequence[Message]]):
     def detail(self, alias: str, name: str, report: Sequence[Message]) -> Detail:
         """Return the last messages."""
         number, _message, _who, published = self.row(report)
-        rows, none, hint = rows_of(_MESSAGE, report), _("No message is kept."), _("newest first")
+        rows, empty = rows_of(_MESSAGE, report), _("No message is kept.")
         return Detail(
             facts=[number, published],
-            tables=[Table("messages", _("Messages"), rows, none, hint)],
+            tables=[Table("messages", _("Messages"), rows, empty, hint=_("newest first"))],
             explanation=[_("Each subscriber gets each message once and in order.")],
         )
 

@@ -63,7 +63,7 @@ class RecipeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class RecipeList:
     """What the list shows: the backends, which were asked for their names, and a page of these."""
 
     cards: Sequence[BackendAnswer[list[str]]]
@@ -85,7 +85,7 @@ def overview(
     search: str = "",
     page: str = "1",
     wait_for_silent: bool = True,
-) -> Overview:
+) -> RecipeList:
     """Ask all backends for names, and then for what the names on this page stand for.
 
     If no name matches a search, it goes on in what the rows of the list show.
@@ -107,7 +107,7 @@ def overview(
         found = [(row.name, row.alias) for row in read if row.mentions(search)]
         unsearched = len(every) - len(read)
     shown = Paginator(found, PAGE_SIZE).get_page(page)
-    return Overview([*answers.values()], _rows(pages, [*shown.object_list]), shown, unsearched)
+    return RecipeList([*answers.values()], _rows(pages, [*shown.object_list]), shown, unsearched)
 
 
 def _rows(pages: RecipePages[Any], shown: Sequence[Found]) -> list[RecipeRow]:
