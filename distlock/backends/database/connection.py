@@ -234,17 +234,12 @@ class Session(Connection):
         if self._file is None or self._file.closed:
             return
         nowhere = os.open(os.devnull, os.O_RDWR)
-        if self._is_drivers_fd(self._file.fileno()):
-            os.dup2(nowhere, self._drivers_fd, inheritable=False)
+        # The driver itself may refuse to tell: another thread was inside of it at the fork.
+        with contextlib.suppress(OSError):  # it has closed its own
+            if os.path.sameopenfile(self._drivers_fd, self._file.fileno()):
+                os.dup2(nowhere, self._drivers_fd, inheritable=False)
         os.dup2(nowhere, self._file.fileno(), inheritable=False)
         os.close(nowhere)
-
-    def _is_drivers_fd(self, fd: int) -> bool:
-        # The driver itself may refuse to tell: another thread was inside of it at the fork.
-        try:
-            return os.path.sameopenfile(self._drivers_fd, fd)
-        except OSError:  # it has closed its own
-            return False
 
 
 def _shut_down(fd: int) -> None:
@@ -265,11 +260,9 @@ def _fileno(wrapper: Any) -> int:
     connection = wrapper.connection
     # PyMySQL keeps its socket to itself.
     fileno = getattr(connection, "fileno", getattr(getattr(connection, "_sock", 0), "fileno", None))
-    if fileno is None:
-        return -1
     try:
-        return int(fileno())
-    except Exception:  # the driver knows the method, but has no socket (any more)
+        return int(fileno())  # type: ignore[misc]
+    except Exception:  # the driver has no such method, or no socket (any more)
         return -1
 
 

@@ -239,7 +239,7 @@ class PsycopgConnection(RawConnection):
             not before or last in self._prepared or self._prepared.is_due(last)
         )
         if not prepare:
-            self._pgconn.send_query(_with_literals(statement, self._literal))
+            self._pgconn.send_query(self._text(sql, params))
         else:
             assert not isinstance(params, tuple), "what is prepared has named parameters"
             if before:
@@ -312,6 +312,11 @@ class PsycopgConnection(RawConnection):
         name, order = self._prepared.get(sql) or self._prepare(sql, until)
         return f"EXECUTE {name.decode()} ({', '.join([literals[key] for key in order])})"
 
+    def _text(self, sql: str, params: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
+        if isinstance(params, tuple):
+            return (sql % tuple(map(self._literal, params))).encode()
+        return (sql % {name: self._literal(value) for name, value in params.items()}).encode()
+
     def _literal(self, value: Any) -> str:
         # The usual way costs ten times as much.
         if isinstance(value, str) and "\0" not in value:
@@ -327,10 +332,3 @@ class _Numbers(dict[str, str]):
     def __missing__(self, name: str) -> str:
         self[name] = number = f"${len(self) + 1}"
         return number
-
-
-def _with_literals(statement: Statement, literal: Callable[[Any], str]) -> bytes:
-    sql, params = statement.sql, statement.params
-    if isinstance(params, tuple):
-        return (sql % tuple(map(literal, params))).encode()
-    return (sql % {name: literal(value) for name, value in params.items()}).encode()
