@@ -51,9 +51,12 @@ class Queries:
 
     def inspect(self, name: str, deadline: float | None) -> LockInfo:
         """See BaseBackend.inspect()."""
+        return self._with_waiters(self.inspect_holder(name, deadline), self._waiting())
+
+    def inspect_holder(self, name: str, deadline: float | None) -> LockInfo:
+        """See BaseBackend.inspect_holder()."""
         row = self.row(name, deadline)
-        info = info_of(row, self._using) if row else LockInfo(name, self._using)
-        return self._with_waiters(info, self._waiting())
+        return info_of(row, self._using) if row else LockInfo(name, self._using)
 
     def stored(self, name: str, deadline: float | None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
