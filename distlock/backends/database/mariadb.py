@@ -74,6 +74,10 @@ class MySQL(Dialect):
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
     ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
 
+    def ends_within(self, seconds: str) -> str:
+        # Its other form, a time of each row's own, takes twice as long.
+        return f"TIMESTAMPDIFF(MICROSECOND, {_NOW}, expires_at) <= ({seconds}) * 1000000"
+
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
         # locked: the row must be another afterwards.
