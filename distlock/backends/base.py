@@ -224,6 +224,10 @@ class BaseBackend(ABC):
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """Return what is known of the lock ``name``; a lock never taken is a free one."""
 
+    def inspect_holder(self, name: str, deadline: float | None = None) -> LockInfo:
+        """Return what :meth:`inspect` does, without who waits where that is another question."""
+        return self.inspect(name, deadline)
+
     def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         """Return what the backend has stored for a lock, as it is, for people; empty for nothing.
 

@@ -252,7 +252,7 @@ class _Line:
         if before[0].key != self._overdue:
             self._overdue, self._free_since = before[0].key, None
         else:
-            looking = partial(self._lock._backend.inspect, self._lock.name)
+            looking = partial(self._lock._backend.inspect_holder, self._lock.name)
             info: LockInfo = yield self._election._ask(looking, deadline)
             if info.state is State.HELD:
                 self._free_since = None

@@ -228,7 +228,7 @@ class Election(Block, Recipe):
     def _info(self) -> Steps[ElectionInfo]:
         """Return who leads, who stands in which order, who was appointed, and who has led."""
         found = Candidates((yield self._read()))
-        inspect = partial(self._candidacy.lock._backend.inspect, self._directory)
+        inspect = partial(self._candidacy.lock._backend.inspect_holder, self._directory)
         lock: LockInfo = yield self._ask(inspect)
         return found.info(self.name, self.using, lock.token if lock.state is State.HELD else None)
 

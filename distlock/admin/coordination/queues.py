@@ -116,7 +116,8 @@ class QueuePages(RecipePages[Contents]):
         shown = {**asked, "state": state, "q": search, "order": "newest" if newest else "oldest"}
         last = queue.page("dead", 1, reverse=True).items if state == "dead" else ()
         token = last[0].id if last else 0
-        return Contents(info, shown, page, letters_of(Ref(alias, name, token, ALL)), token)
+        letters = letters_of(Ref(alias, name, token, ALL)) if last else ()
+        return Contents(info, shown, page, letters, token)
 
     def read_target(self, ref: Ref) -> Contents:
         """Return the figures, and the dead letters that are meant."""

@@ -274,6 +274,10 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.inspect()."""
         return self._queries.inspect(name, deadline)
 
+    def inspect_holder(self, name: str, deadline: float | None = None) -> LockInfo:
+        """See BaseBackend.inspect_holder()."""
+        return self._queries.inspect_holder(name, deadline)
+
     def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
         return self._queries.stored(name, deadline)

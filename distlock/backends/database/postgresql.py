@@ -263,6 +263,12 @@ class PostgreSQLRecords(RecordSQL):
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
     now: ClassVar[str] = PostgreSQL.MICROSECONDS
     BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
+    # For a list of keys the server would read all records of the directory, which it expects to be
+    # a few: it does not know how many each directory has.
+    AMONG: ClassVar[str] = (
+        f"FROM (VALUES ({{2}})) wanted (name) CROSS JOIN LATERAL (SELECT * FROM {RECORDS} one"
+        " WHERE one.directory = {0} AND one.name = wanted.name LIMIT 1) o WHERE TRUE"
+    )
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
@@ -319,10 +325,9 @@ class PostgreSQLRecords(RecordSQL):
     def _changes(self, edit: Edit) -> list[str]:
         parts = []
         if edit.deleted:
-            parts.append(
-                f"deleted AS (DELETE FROM {RECORDS} r USING changed WHERE r.directory = changed.id"
-                f" AND {in_list('r.name', 'deleted', edit.deleted)})"
-            )
+            keys = [f"%(deleted{number})s" for number in range(len(edit.deleted))]
+            ids = f"SELECT o.id {self._among('(SELECT id FROM changed)', keys)}"
+            parts.append(f"deleted AS (DELETE FROM {RECORDS} r WHERE r.id = ANY (ARRAY({ids})))")
         if edit.puts:
             values = ", ".join(
                 f"(%(key{n})s, %(value{n})s, %(bound{n})s::varchar)" for n in range(len(edit.puts))

@@ -50,9 +50,12 @@ class Queries:
 
     def inspect(self, name: str, deadline: float | None) -> LockInfo:
         """See BaseBackend.inspect()."""
+        return self._with_waiters(self.inspect_holder(name, deadline), self._waiting())
+
+    def inspect_holder(self, name: str, deadline: float | None) -> LockInfo:
+        """See BaseBackend.inspect_holder()."""
         row = self.row(name, deadline)
-        info = info_of(row, self._using) if row else LockInfo(name, self._using)
-        return self._with_waiters(info, self._waiting())
+        return info_of(row, self._using) if row else LockInfo(name, self._using)
 
     def stored(self, name: str, deadline: float | None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
@@ -91,7 +94,13 @@ class Queries:
 
         def read(db: Connection) -> tuple[Sequence[Row], Sequence[Any]]:
             page, overview = _page_sql(db.dialect, query, awaited)
-            return db.dialect.rows(db.ask(page)), db.ask(overview).rows
+            rows = db.dialect.rows(db.ask(page))
+            if is_whole(rows):  # then nothing has to be searched for a second time
+                _, overview = _page_sql(db.dialect, LockQuery())
+            return rows, db.ask(overview).rows
+
+        def is_whole(rows: Sequence[Row]) -> bool:
+            return query.start is None and len(rows) <= query.size
 
         rows, overview = self._runner.work(read, deadline)
         locks = [
@@ -102,7 +111,7 @@ class Queries:
         return Page(
             tuple(locks[::-1] if query.backwards else locks),
             len(rows) > query.size,
-            found,
+            len(rows) if is_whole(rows) else found,
             Counts(
                 sum(hosts.values()) - expired,
                 expiring,
@@ -144,10 +153,11 @@ def _search_sql(
 ) -> tuple[str, dict[str, Any]]:
     """Return the condition of query.matches_search(), or that the name is one of ``awaited``."""
     position = dialect.POSITION + "(LOWER({}), LOWER(%(search)s))"
+    who = dialect.WHO if ":" in search else "host"  # with which it begins, and then comes a colon
     ways = [
         f"{position.format(dialect.LOCK)} > 0",
         f"{position.format('description')} > 0",
-        f"{position.format(dialect.WHO)} = 1",
+        f"{position.format(who)} = 1",
         "LOWER(thread) = LOWER(%(search)s)",
         f"(owner LIKE '{NAMED}%%' AND {position.format('owner')} > 0)",
     ]
@@ -185,8 +195,7 @@ def _page_sql(
     # See query.status_of().
     by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}"
     soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART} ELSE {SOON_SECONDS} END"
-    later = dialect.LATER.format(dialect.SECONDS.format(f"({soon})"))
-    expiring = f"(NOT {expired} AND expires_at <= {later} AND NOT ({reserved}))"
+    expiring = f"(NOT {expired} AND {dialect.ends_within(soon)} AND NOT ({reserved}))"
 
     conditions = ["1 = 1"]
     searched: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, SESSIONS, RecordSQL
-from distlock.backends.database.sql import in_list, named_values
+from distlock.backends.database.sql import named_values
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import KeyRange, Record, Snapshot
 from distlock.types.values import decoded
@@ -19,15 +19,15 @@ def read_sql(sql: RecordSQL, directory: str, keys: Collection[str] = ()) -> Stat
     With ``keys`` only of these. There is always one row at least.
     """
     some = [*keys]
-    directory_id, those = "d.id", ""
+    records = f"{RECORDS} r ON r.directory = d.id"
     if some:  # MariaDB looks for keys in the index only if the directory is no column
         directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
-        those = f" AND {in_list('r.name', 'key', some)}"
+        records = sql.with_keys(directory_id, [f"%(key{n})s" for n in range(len(some))])
     return Statement(
         f"{sql.PRIMARY}{sql.BY_INDEX}SELECT {sql.now}, d.revision, r.name, r.value,"
         " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
         f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-        f" LEFT JOIN {RECORDS} r ON r.directory = {directory_id}{those}"
+        f" LEFT JOIN {records}"
         f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
         {"directory": directory, **named_values("key", some)},
         prepare=True,

@@ -30,6 +30,8 @@ DIRECTORIES = "database_lock_directory"
 RECORDS = "database_lock_record"
 SESSIONS = "database_lock_session"
 
+#: Records with these keys: the id of the directory, the keys, and the keys as rows.
+_AMONG = f"FROM {RECORDS} o WHERE o.directory = {{0}} AND o.name IN ({{1}})"
 #: Microseconds that are added to a session: the server's time, from which it is counted, may be
 #: rounded down, on SQLite to a millisecond.
 _ROUNDED = 1001
@@ -93,6 +95,8 @@ class RecordSQL(ABC):
     BY_INDEX: ClassVar[str] = ""
     #: the first and the longest pause, in seconds, between two looks for changes
     PAUSES: ClassVar[tuple[float, float]] = (0.05, 1.0)
+    #: how to look several keys up one by one, if it does not for a list of them; see _among()
+    AMONG: ClassVar[str] = ""
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
@@ -112,6 +116,17 @@ class RecordSQL(ABC):
         )
 
     # Records
+
+    def with_keys(self, directory: str, keys: Sequence[str]) -> str:
+        """Return ``… r ON …`` for the records of a directory, by its id, that have these keys."""
+        if self.AMONG and len(keys) > 1:
+            return f"(SELECT o.* {self._among(directory, keys)}) r ON TRUE"
+        return f"{RECORDS} r ON r.directory = {directory} AND r.name IN ({', '.join(keys)})"
+
+    def _among(self, directory: str, keys: Sequence[str]) -> str:
+        """Return ``FROM … o WHERE …`` for the same records."""
+        text = self.AMONG if self.AMONG and len(keys) > 1 else _AMONG
+        return text.format(directory, ", ".join(keys), "), (".join(keys))
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
@@ -146,14 +161,12 @@ class RecordSQL(ABC):
             else:
                 texts.append(f"{revision} = {same}")
         if absent:
-            texts.append(f"NOT EXISTS (SELECT 1 {records} AND o.name IN ({', '.join(absent)}))")
+            texts.append(f"NOT EXISTS (SELECT 1 {self._among(directory, absent)})")
         if len({key for key, _ in there}) == len(there) > 1:
             some = " OR ".join(f"({text})" for text in there.values())
             # Repeat the names in a list of their own: the index is used for that list only.
-            texts.append(
-                f"(SELECT COUNT(*) {records} AND o.name IN ({', '.join(names)}) AND ({some}))"
-                f" = {len(there)}"
-            )
+            those = self._among(directory, names)
+            texts.append(f"(SELECT COUNT(*) {those} AND ({some})) = {len(there)}")
         else:
             texts += [f"EXISTS (SELECT 1 {records} AND {text})" for text in there.values()]
         return " AND ".join(texts)

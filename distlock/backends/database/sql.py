@@ -72,8 +72,6 @@ class Dialect:
     LATER: ClassVar[str]
     #: the time that is so much earlier
     EARLIER: ClassVar[str]
-    #: a number of seconds in the row as LATER takes it
-    SECONDS: ClassVar[str] = "{0} * 1000000"
     #: the server's time in whole microseconds since 1970
     MICROSECONDS: ClassVar[str]
     #: what makes a SELECT lock its rows
@@ -109,6 +107,10 @@ class Dialect:
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
         )
         self._releasing = self.free("", nonce="").sql
+
+    def ends_within(self, seconds: str) -> str:
+        """Return the condition that a row ends in less than so many seconds, which are SQL."""
+        return f"expires_at <= {self.LATER.format(f'({seconds}) * 1000000')}"
 
     def duration(self, seconds: float) -> Any:
         """Return a duration as a parameter for LATER: in whole units, rounded up.
