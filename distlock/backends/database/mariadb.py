@@ -83,7 +83,7 @@ ON DUPLICATE KEY UPDATE
 
     def ends_within(self, seconds: str) -> str:
         # Its other form, a time of each row's own, takes twice as long.
-        return f"TIMESTAMPDIFF(MICROSECOND, {_NOW}, expires_at) <= ({seconds}) * 1000000"
+        return f"TIMESTAMPDIFF(MICROSECOND, {self.NOW}, expires_at) <= ({seconds}) * 1000000"
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
