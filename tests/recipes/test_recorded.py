@@ -5,7 +5,7 @@ import logging
 import threading
 
 import pytest
-from distlock.core.section import twin_of
+from distlock.core.blocks import twin_of
 from django.db.backends.signals import connection_created
 
 from distlock import audit

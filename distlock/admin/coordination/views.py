@@ -274,7 +274,6 @@ class RecipeAdmin(PanelAdmin):
         said: Text = _("Nothing was done, because it has changed since it was shown:")
         why: Text = ""
         log: Text = ""
-        recorded = ""  # what was done the recipe has recorded by itself
         level = messages.WARNING
         if isinstance(done, LockError):
             said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
@@ -282,7 +281,6 @@ class RecipeAdmin(PanelAdmin):
             if isinstance(done, LockUnavailable) and done.maybe_applied:
                 said = _("Whether it was done is not known, because no answer came:")
                 log = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
-                recorded = action.name
                 text = "no answer to %s %r on %r: %s"
                 logger.warning(text, action.name, ref.name, ref.alias, problem)
         elif done:
@@ -294,7 +292,9 @@ class RecipeAdmin(PanelAdmin):
         if log:
             values |= {"title": action.title, "target": ref.target, "token": ref.token}
             kind, model = self.pages.kind, self.pages.model
-            write_log(request, ref.alias, kind, ref.name, log, values, recorded, model)
+            # What was done the recipe has recorded by itself.
+            asked = action.name if isinstance(done, LockError) else ""
+            write_log(request, ref.alias, kind, ref.name, log, values, asked, model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""
