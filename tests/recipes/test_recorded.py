@@ -5,10 +5,10 @@ import logging
 import threading
 
 import pytest
-from distlock.core.blocks import twin_of
 from django.db.backends.signals import connection_created
 
 from distlock import audit
+from distlock.core.blocks import twin_of
 from distlock.exceptions import LockError, LockLost, StaleToken
 from distlock.models import AuditEntry
 from distlock.recipes import Config, Election, Progress, Queue, Semaphore, Topic

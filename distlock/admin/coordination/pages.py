@@ -212,7 +212,7 @@ json_line = partial(json.dumps, ensure_ascii=False)
 json_lines = partial(json_line, indent=2)
 
 
-def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
+def some_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
     """Return the first of many texts."""
     return between.join([*texts[:most], *["…"][: len(texts) - most]])
 

@@ -20,7 +20,7 @@ from distlock.admin.coordination.pages import (
     facts_of,
     json_line,
     rows_of,
-    some,
+    some_of,
 )
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
@@ -51,9 +51,9 @@ class GroupPages(RecipePages[Sequence[Member]]):
     kind = Kind.GROUP
     model = models.Group
     columns: ClassVar[Columns[Sequence[Member]]] = (
-        (_("Members"), lambda members: Cell(len(members), "number")),
-        (_("Who"), lambda members: Cell(some([one.name for one in members], _MOST_NAMES), "mono")),
-        (_("Last joined"), lambda members: Cell(_last_joined(members), "age")),
+        (_("Members"), lambda group: Cell(len(group), "number")),
+        (_("Who"), lambda group: Cell(some_of([one.name for one in group], _MOST_NAMES), "mono")),
+        (_("Last joined"), lambda group: Cell(_last_joined(group), "age")),
     )
     empty = _("Groups are listed here once a process has joined one.")
 
@@ -227,7 +227,7 @@ class NamesPages(RecipePages[Sequence[Address]]):
     model = models.Names
     columns: ClassVar[Columns[Sequence[Address]]] = (
         (_("Names"), lambda report: Cell(len(_names_in(report)), "number")),
-        (_("Which"), lambda report: Cell(some(_names_in(report), _MOST_NAMES), "mono")),
+        (_("Which"), lambda report: Cell(some_of(_names_in(report), _MOST_NAMES), "mono")),
     )
     empty = _("Namespaces are listed here once a name was registered in them.")
 

@@ -19,7 +19,7 @@ from distlock.admin.coordination.pages import (
     Ref,
     Text,
     signature,
-    some,
+    some_of,
 )
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
@@ -89,8 +89,8 @@ def _facts(contents: Contents, ref: Ref) -> Facts | None:
     numbers, reasons = [str(one.id) for one in letters], sorted({one.reason for one in letters})
     return [
         (_("Dead letters"), Cell(len(letters), "number", hint=more)),
-        (_("Item"), Cell(some(numbers, 10))),
-        (_("Put back because"), Cell(some(reasons, 10, "\n"), "block")),
+        (_("Item"), Cell(some_of(numbers, 10))),
+        (_("Put back because"), Cell(some_of(reasons, 10, "\n"), "block")),
         (_("Body"), Cell(letters[0].body, "data")),
     ]
 
