@@ -19,6 +19,7 @@ from distlock.backends.etcd.messages import (
     LeaseNotFound,
     not_etcd,
     refused,
+    txn,
     unanswered,
 )
 from distlock.backends.etcd.options import EtcdOptions
@@ -181,7 +182,7 @@ class EtcdClient:
 
         All reads in it are linearizable. See ask(), and messages.py for the parts.
         """
-        body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
+        body = txn(compare, success, failure)["request_txn"]
         return self.ask("kv/txn", [body], deadline, repeatable=repeatable)
 
     def do(self, operations: Sequence[Json], deadline: float | None = None) -> EtcdReply:

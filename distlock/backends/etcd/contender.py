@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
-from distlock.backends.background import BlockingCalls, Cleanup, answer_due
+from distlock.backends.background import BlockingCalls, answer_due
 from distlock.backends.base import PendingLease
 from distlock.backends.etcd.client import EtcdClient, EtcdLease
 from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
@@ -30,9 +30,6 @@ from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
 
 T = TypeVar("T")
-
-#: Makes a blocking call as steps.
-_Ask: TypeAlias = Callable[[Callable[[float | None], Any]], Steps[Any]]
 
 #: Seconds after which a waiter that is gone loses its place, and those behind it go on. It is as
 #: long as a waiter goes on without an answer, because it may have lost its place by then.
@@ -63,8 +60,17 @@ class EtcdContender:
     """
 
     def __init__(
-        self, client: EtcdClient, leases: Leases, claim: Claim, deadline: float | None = None
+        self,
+        client: EtcdClient,
+        leases: Leases,
+        claim: Claim,
+        deadline: float | None,
+        calls: BlockingCalls,
+        undo: Callable[[], object],
     ) -> None:
+        """``calls`` makes blocking calls as steps; ``undo`` cancels the claim in the background."""
+        self._calls = calls
+        self._undo = undo
         self._client = client
         self._leases = leases
         self._claim = claim
@@ -215,24 +221,23 @@ class EtcdContender:
 
     # The steps of a wait
 
-    def steps(self, calls: BlockingCalls, cleanup: Cleanup) -> PendingLease:
+    def steps(self) -> PendingLease:
         """Contend until there is a lease, or someone else has had the lock until the deadline.
 
         LockUnavailable if the cluster did not answer.
         """
         lease: Lease | None
-        undo = partial(cleanup.add, self._claim)
-        lease = yield Call(self.try_once, answer_due(self._deadline), undo, executor=calls)
+        lease = yield self._call(self.try_once)
         if lease is not None or self._is_over():
             return lease
         try:
-            lease = yield from self._queue(partial(self._ask, calls, undo))
+            lease = yield from self._queue()
         except GeneratorExit:
             # The garbage collector may do this, in a thread that holds a mutex that is needed here.
-            call_after(0.0, undo)
+            call_after(0.0, self._undo)
             raise
         except BaseException:
-            undo()
+            self._undo()
             raise
         finally:
             self._unwatch()
@@ -241,44 +246,43 @@ class EtcdContender:
             if self._place is not None:
                 self._leases.put(self._place, _PLACE)
         elif lease is None:
-            undo()
+            self._undo()
         return lease
 
-    def _queue(self, ask: _Ask) -> PendingLease:
-        position: QueuePosition = yield from ask(self._join)
+    def _queue(self) -> PendingLease:
+        position = yield from self._ask(self._join)
         while True:
             lease: Lease | None = None
             if position.own is None:  # it has ended, or was deleted
-                position = yield from ask(self._join)
+                position = yield from self._ask(self._join)
                 continue
             if position.is_next:
-                lease = yield from ask(self._promote)
+                lease = yield from self._ask(self._promote)
             elif position.holder is not None and self._may_adopt(position.holder):
-                lease = yield from ask(self.try_once)
+                lease = yield from self._ask(self.try_once)
             elif not self._is_over():
-                position = yield from self._wait(ask, position)
+                position = yield from self._wait(position)
                 continue
-            elif not (yield from self._next_at_the_end(ask)):
+            elif not (yield from self._next_at_the_end()):
                 return None
             if lease is not None:
                 return lease
-            position = yield from ask(self._look)
+            position = yield from self._ask(self._look)
 
-    def _next_at_the_end(self, ask: _Ask) -> Steps[bool]:
+    def _next_at_the_end(self) -> Steps[bool]:
         """Give the place up, unless the lock can be taken now; return whether it can.
 
         That someone is ahead has been said before, so no answer is needed for that.
         """
         try:
-            is_next: bool = yield from ask(self._leave)
-            return is_next
+            return (yield from self._ask(self._leave))
         except LockUnavailable:
             if clock() - self._answered_at >= self._client.options.timeout:
                 raise
             self._unsure = True  # the place, and what comes of it, is taken back later
             return False
 
-    def _wait(self, ask: _Ask, position: QueuePosition) -> Steps[QueuePosition]:
+    def _wait(self, position: QueuePosition) -> Steps[QueuePosition]:
         """Wait for the one ahead; return the position then."""
         ahead = position.ahead or position.holder
         assert ahead is not None, "it is not next"
@@ -299,22 +303,16 @@ class EtcdContender:
         if self._is_over():
             return position
         is_due = clock() >= self._next_look
-        answer: QueuePosition = yield from ask(self._keep_place if is_due else self._look)
-        return answer
+        return (yield from self._ask(self._keep_place if is_due else self._look))
 
-    def _ask(
-        self,
-        calls: BlockingCalls,
-        undo: Callable[[], object],
-        call: Callable[[float | None], T],
-    ) -> Steps[T]:
+    def _ask(self, call: Callable[[float | None], T]) -> Steps[T]:
         """Make a blocking call, again and again while there is no answer, as long as it is of use.
 
         After that the place in the queue may be lost.
         """
         while True:
             try:
-                answer: T = yield Call(call, answer_due(self._deadline), undo, executor=calls)
+                answer: T = yield self._call(call)
                 self._answered_at = clock()
                 return answer
             except LockUnavailable as error:
@@ -326,6 +324,9 @@ class EtcdContender:
                 if self._is_over() or clock() - self._answered_at >= _PLACE:
                     raise
             yield Sleep(_PAUSE)
+
+    def _call(self, call: Callable[[float | None], object]) -> Call:
+        return Call(call, answer_due(self._deadline), self._undo, executor=self._calls)
 
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Warning
@@ -70,11 +71,14 @@ class EtcdBackend(BaseBackend):
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        return EtcdContender(self.client, self._leases, claim).try_once(deadline)
+        return self._contender(claim, deadline).try_once(deadline)
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
-        contender = EtcdContender(self.client, self._leases, claim, deadline)
-        return contender.steps(self.calls, self.cleanup)
+        return self._contender(claim, deadline).steps()
+
+    def _contender(self, claim: Claim, deadline: float | None) -> EtcdContender:
+        undo = partial(self.cleanup.add, claim)
+        return EtcdContender(self.client, self._leases, claim, deadline, self.calls, undo)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         return self._leases.renew(leases, deadline)

@@ -35,9 +35,10 @@ def after(prefix: str) -> bytes:
     return raw[:-1] + bytes([raw[-1] + 1])
 
 
-def _range(key: str, is_prefix: bool) -> dict[str, Any]:
+def key_range(key: str, prefix: bool) -> dict[str, Any]:
+    """Return what stands for a key, or for all keys that begin with it."""
     where = {"key": to_bytes(key)}
-    if is_prefix:
+    if prefix:
         where["range_end"] = to_bytes(after(key))
     return where
 
@@ -51,7 +52,7 @@ def get(key: str, *, prefix: bool = False, **how: Any) -> Json:
     ``how``: ``limit``, ``sort_order`` ("ASCEND", "DESCEND"), ``sort_target`` ("KEY", "CREATE",
     "MOD"), ``max_create_revision``, ``keys_only``, ``count_only``.
     """
-    return {"request_range": _range(key, prefix) | how}
+    return {"request_range": key_range(key, prefix) | how}
 
 
 def get_from(start: str, prefix: str, **how: Any) -> Json:
@@ -62,25 +63,18 @@ def get_from(start: str, prefix: str, **how: Any) -> Json:
 
 def put(key: str, value: str | bytes, lease: int = 0) -> Json:
     """Write a key; it goes when its lease ends."""
-    return {
-        "request_put": {"key": to_bytes(key), "value": to_bytes(value), "lease": lease},
-    }
+    return {"request_put": {"key": to_bytes(key), "value": to_bytes(value), "lease": lease}}
 
 
 def delete(key: str, *, prefix: bool = False, **how: Any) -> Json:
     """Delete a key, or with ``prefix`` all keys that begin with it; ``how``: ``prev_kv``."""
-    return {"request_delete_range": _range(key, prefix) | how}
+    return {"request_delete_range": key_range(key, prefix) | how}
 
 
 def txn(compare: Sequence[Json], success: Sequence[Json], failure: Sequence[Json] = ()) -> Json:
     """Return a transaction, which can be one of the operations of another one."""
-    return {
-        "request_txn": {
-            "compare": [*compare],
-            "success": [*success],
-            "failure": [*failure],
-        }
-    }
+    body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
+    return {"request_txn": body}
 
 
 # Conditions of a transaction
@@ -93,7 +87,7 @@ def created(key: str, revision: int, result: str = "EQUAL", *, prefix: bool = Fa
     that begin with ``key``; if there is none, 0 must.
     """
     how = {"target": "CREATE", "result": result, "create_revision": revision}
-    return _range(key, prefix) | how
+    return key_range(key, prefix) | how
 
 
 def modified(key: str, revision: int, result: str = "EQUAL") -> Json:

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
-from distlock.backends.etcd.messages import Json, after, to_bytes
+from distlock.backends.etcd.messages import Json, key_range
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.threads import start, thread_logger
@@ -72,16 +72,8 @@ class KeyWatch:
 def _request(number: int, target: Target, since: int) -> Json:
     """Return the request to follow something; ``number`` is told with its events."""
     key, prefix, deletes_only = target
-    request: dict[str, Any] = {
-        "key": to_bytes(key),
-        "start_revision": since + 1,
-        "watch_id": number,
-    }
-    if prefix:
-        request["range_end"] = to_bytes(after(key))
-    if deletes_only:
-        request["filters"] = ["NOPUT"]
-    return request
+    how: Json = {"filters": ["NOPUT"]} if deletes_only else {}
+    return {**key_range(key, prefix), "start_revision": since + 1, "watch_id": number, **how}
 
 
 class Watches:

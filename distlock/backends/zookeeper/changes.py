@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -42,6 +43,7 @@ _OTHERS_WERE_FASTER = (BadVersionError, NodeExistsError, NoNodeError)
 _EPHEMERAL = 1
 
 
+@dataclass(eq=False)
 class Applying:
     """One call of RecordStore.apply().
 
@@ -51,30 +53,22 @@ class Applying:
     another connection are refused, and a sync is answered after those that were not.
     """
 
-    def __init__(
-        self,
-        client: ZooKeeperClient,
-        path: str,
-        changes: Sequence[Change],
-        conditions: Collection[Condition],
-        sessions: Callable[[str], OpenSession | None],
-        seen_last: SeenLast,
-        deadline: float | None,
-    ) -> None:
-        self._client = client
-        self._path = path
-        self._changes = changes
-        self._conditions = conditions
-        self._sessions = sessions
-        self._seen_last = seen_last
-        self._deadline = deadline
+    client: ZooKeeperClient
+    path: str
+    changes: Sequence[Change]
+    conditions: Collection[Condition]
+    sessions: Callable[[str], OpenSession | None]
+    seen_last: SeenLast
+    deadline: float | None
+
+    def __post_init__(self) -> None:
         self._nonce = new_nonce()
-        asked = [each.key for each in conditions if isinstance(each, Absent | Exists)]
+        asked = [each.key for each in self.conditions if isinstance(each, Absent | Exists)]
         #: without repetition, in their order
-        self._keys = list(dict.fromkeys([*asked, *(change.key for change in changes)]))
+        self._keys = list(dict.fromkeys([*asked, *(change.key for change in self.changes)]))
         #: what is to become of each key; those that are deleted, if only to be put again
-        self._last = {change.key: change for change in changes}
-        self._deleted = {change.key for change in changes if not isinstance(change, Put)}
+        self._last = {change.key: change for change in self.changes}
+        self._deleted = {change.key for change in self.changes if not isinstance(change, Put)}
         self._maybe_applied = False
         self._overtaken = False
 
@@ -88,11 +82,11 @@ class Applying:
 
     def _run(self) -> int | None:
         sure = False  # that what was read is not older than this call
-        known = self._seen_last.get(self._path)
+        known = self.seen_last.get(self.path)
         seen, may_be_refused = known or self._look(sync=False), known is not None
         while True:
             revision = seen.directory.revision
-            if not all(holds(each, revision, seen.records) for each in self._conditions):
+            if not all(holds(each, revision, seen.records) for each in self.conditions):
                 if sure:
                     return None
                 sure, seen = True, self._look(sync=True)
@@ -109,7 +103,7 @@ class Applying:
             reads = self._reads() if may_be_refused else ()
             reply, *looks = self._send([multi, *reads], bound)
             if reply.error is None:
-                self._seen_last.keep(self._after(seen, bound, reply.value[0]))
+                self.seen_last.keep(self._after(seen, bound, reply.value[0]))
                 return int(reply.value[0].mzxid)
             before = seen
             if reply.lost:
@@ -121,52 +115,52 @@ class Applying:
                     self._maybe_applied = False
             else:
                 if not isinstance(reply.error, _OTHERS_WERE_FASTER):
-                    raise self._client.unavailable("refuses", reply.error)
+                    raise self.client.unavailable("refuses", reply.error)
                 seen = self._read(looks) if looks else self._look(sync=False)
                 if seen == before and root is None:  # nobody was faster
-                    raise self._client.unavailable("refuses", reply.error)
+                    raise self.client.unavailable("refuses", reply.error)
                 may_be_refused = self._overtaken = True
             sure = True
 
     def _reads(self) -> list[Any]:
         """Return the requests that read the directory, then the records."""
-        directory = DirectoryNode(self._path)
+        directory = DirectoryNode(self.path)
         keys = [directory.record(key) for key in self._keys]
-        return [GetData(path, None) for path in (self._path, *keys)]
+        return [GetData(path, None) for path in (self.path, *keys)]
 
     def _look(self, *, sync: bool) -> DirectoryView:
         """Read what the change depends on; with ``sync`` as the leader knows it now."""
         replies: list[Reply] = []
         for some in batches(self._reads()):
-            first = [Sync(self._path)] if sync and not replies else []
-            replies += self._client.ask([*first, *some], self._deadline)[len(first) :]
+            first = [Sync(self.path)] if sync and not replies else []
+            replies += self.client.ask([*first, *some], self.deadline)[len(first) :]
         return self._read(replies)
 
     def _read(self, replies: Sequence[Reply]) -> DirectoryView:
         """Understand the replies to _reads()."""
-        directory, records = DirectoryNode(self._path), {}
+        directory, records = DirectoryNode(self.path), {}
         try:
-            if found := self._client.found(replies[0]):
-                directory = DirectoryNode.read(self._path, *found)
+            if found := self.client.found(replies[0]):
+                directory = DirectoryNode.read(self.path, *found)
             for key, reply in zip(self._keys, replies[1:], strict=True):
-                if found := self._client.found(reply):
+                if found := self.client.found(reply):
                     records[key] = RecordNode.read(directory.record(key), *found)
         except ValueError as error:
-            raise self._client.unavailable(str(error)) from error
+            raise self.client.unavailable(str(error)) from error
         return DirectoryView(directory, records)
 
     def _bound(self) -> dict[str, OpenSession]:
         """Return the sessions that records are to be bound to."""
-        names = {each.session for each in self._changes if isinstance(each, Put)} - {None}
-        found = [self._sessions(name) for name in names if name is not None]
+        names = {each.session for each in self.changes if isinstance(each, Put)} - {None}
+        found = [self.sessions(name) for name in names if name is not None]
         bound = {session.name: session for session in found if session is not None}
         if len(bound) < len(names):
-            raise SessionEnded(f"a session for records of {self._path!r} has ended")
+            raise SessionEnded(f"a session for records of {self.path!r} has ended")
         return bound
 
     def _operations(self, seen: DirectoryView, bound: dict[str, OpenSession]) -> list[Any]:
         """Return the parts of the request; the first that sets a node sets the directory's."""
-        acl, path, directory = self._client.options.acl, self._path, seen.directory
+        acl, path, directory = self.client.options.acl, self.path, seen.directory
         made, version = directory.made, 0
         if directory.stat is None:
             made = self._nonce
@@ -218,7 +212,7 @@ class Applying:
         # Each change adds one to the version. If others have changed something in between, not all
         # is known.
         complete = stat.version == version + 1 and (seen.complete or directory.stat is None)
-        return DirectoryView(DirectoryNode(self._path, made, self._nonce, stat), records, complete)
+        return DirectoryView(DirectoryNode(self.path, made, self._nonce, stat), records, complete)
 
     def _relies_on_version(self, seen: DirectoryView) -> bool:
         """Return whether another change in between could make this one wrong.
@@ -227,7 +221,7 @@ class Applying:
         was there, and checking that something is there, whichever it is, or that nothing is. So who
         joins or leaves does not wait for those who are faster.
         """
-        for condition in self._conditions:
+        for condition in self.conditions:
             match condition:
                 case Absent() | Exists(revision=None):
                     continue
@@ -238,18 +232,18 @@ class Applying:
 
     def _send(self, requests: Sequence[Any], bound: dict[str, OpenSession]) -> list[Reply]:
         """Send the change, and more, if the sessions are those of the connection; await replies."""
-        client = self._client
-        if left(self._deadline, 1.0) <= 0:
+        client = self.client
+        if left(self.deadline, 1.0) <= 0:
             if self._overtaken:
-                raise Overtaken(f"others changed {self._path} each time that it was to be changed")
-            raise client.unavailable(f"has not carried out a change of {self._path} in time")
+                raise Overtaken(f"others changed {self.path} each time that it was to be changed")
+            raise client.unavailable(f"has not carried out a change of {self.path} in time")
 
         def may_send() -> bool:
             return all(each.alive and each.shared is client.session for each in bound.values())
 
         self._maybe_applied = True
         replies = client.send_all(requests, may_send)
-        if not replies[-1].wait(left(self._deadline, client.options.timeout)):
+        if not replies[-1].wait(left(self.deadline, client.options.timeout)):
             raise client.unavailable("does not answer")
         # What was lost may have been carried out.
         self._maybe_applied = replies[0].lost and not isinstance(replies[0].error, NotSent)
@@ -269,23 +263,23 @@ class Applying:
             return None
         if now.stat is None and root is not None and root == self._have_root():
             return None
-        raise self._client.unavailable("has lost the reply to a change")
+        raise self.client.unavailable("has lost the reply to a change")
 
     def _have_root(self) -> int:
         """Make the node of all directories if it is missing; return its last change.
 
         That grows when a directory is made or removed.
         """
-        root = self._path.rpartition("/")[0]
+        root = self.path.rpartition("/")[0]
         while True:
-            _, read = self._client.ask([Sync(root), Stat(root, None)], self._deadline)
-            if stat := self._client.found(read):
+            _, read = self.client.ask([Sync(root), Stat(root, None)], self.deadline)
+            if stat := self.client.found(read):
                 return int(stat.pzxid)
-            made = make_path(self._client, root)
-            if not made.wait(left(self._deadline, self._client.options.timeout)):
-                raise self._client.unavailable("does not answer")
+            made = make_path(self.client, root)
+            if not made.wait(left(self.deadline, self.client.options.timeout)):
+                raise self.client.unavailable("does not answer")
             if not made.lost and not isinstance(made.error, NodeExistsError):
-                self._client.checked(made)
+                self.client.checked(made)
 
 
 def _owner(put: Put, bound: dict[str, OpenSession]) -> int:

@@ -96,12 +96,6 @@ def is_mark(component: str) -> bool:
     return component.startswith(_MADE)
 
 
-def address_of(path: str) -> tuple[str, str]:
-    """Return the directory and the key of the record at a path."""
-    above, _, key = path.rpartition("/")
-    return unescaped(above.rpartition("/")[2]), unescaped(key)
-
-
 @dataclass(frozen=True, slots=True)
 class RecordNode:
     """The node of a record as it was read."""
@@ -150,28 +144,21 @@ class DirectoryView:
     complete: bool = False
 
 
-class SeenLast:
+class SeenLast(dict[str, DirectoryView]):
     """What this process has seen last of some directories, by their paths; without the values.
 
-    It may be out of date. Who starts from it saves reading first, and finds out.
+    It may be out of date. Who starts from it saves reading first, and finds out. It is changed in
+    single atomic steps.
     """
-
-    def __init__(self) -> None:
-        #: changed in single atomic steps
-        self._seen: dict[str, DirectoryView] = {}
-
-    def get(self, path: str) -> DirectoryView | None:
-        """Return what was kept."""
-        return self._seen.get(path)
 
     def keep(self, seen: DirectoryView) -> None:
         """Keep it, if it is complete and not large; else keep nothing of this directory."""
         if not seen.complete or len(seen.records) > _MOST_RECORDS:
-            self._seen.pop(seen.directory.path, None)
+            self.pop(seen.directory.path, None)
             return
-        if len(self._seen) >= _MOST_DIRECTORIES:
-            self._seen.clear()
-        self._seen[seen.directory.path] = seen
+        if len(self) >= _MOST_DIRECTORIES:
+            self.clear()
+        self[seen.directory.path] = seen
 
 
 def record_data(put: Put, created: int | None) -> bytes:

@@ -29,7 +29,6 @@ from distlock.backends.zookeeper.records import (
     DirectoryNode,
     OpenSession,
     RecordReader,
-    address_of,
     mark_of,
     records_at,
     revision_of,
@@ -157,21 +156,11 @@ class ZooKeeperStore(RecordReader):
         A server takes at most 1 MiB at once: ValueError for more. If the connection breaks, this
         finds out whether the change was made, unless others have changed the directory since.
         """
-        revision = self._apply(self._client(), directory, changes, conditions, deadline)
+        path, known = self._path(directory), (self._sessions.alive, self._seen_last)
+        revision = Applying(self._client(), path, changes, conditions, *known, deadline).run()
         if revision is not None:
             self.tell_observers(directory, revision)
         return revision
-
-    def _apply(
-        self,
-        client: ZooKeeperClient,
-        directory: str,
-        changes: Sequence[Change],
-        conditions: Collection[Condition],
-        deadline: float | None,
-    ) -> int | None:
-        path, session = self._path(directory), self._sessions.alive
-        return Applying(client, path, changes, conditions, session, self._seen_last, deadline).run()
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
         stats = self._stats(self._client(), prefix, deadline)
@@ -225,12 +214,13 @@ class ZooKeeperStore(RecordReader):
             return
         _, listed = client.ask([Sync(self._root), GetEphemerals(f"{self._root}/")], deadline)
         found = client.find(GetData, client.checked(listed), deadline)
+        known = self._sessions.alive, self._seen_last
         for path, node in records_at(client, found).items():
             if node is not None and node.session == session.name:
-                directory, key = address_of(path)
-                this = Exists(key, node.revision)
+                above, _, last = path.rpartition("/")
+                delete, this = Delete(unescaped(last)), Exists(unescaped(last), node.revision)
                 # If this is refused, it is another's record by now, or gone.
-                self._apply(client, directory, [Delete(key)], [this], deadline)
+                Applying(client, above, [delete], [this], *known, deadline).run()
 
     # Waking up
 
