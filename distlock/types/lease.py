@@ -256,7 +256,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held(_Labelled):
+class _KnownHold(_Labelled):
     """What a backend knows of a hold, see :class:`LockInfo`."""
 
     owner: Owner | None = None
@@ -274,7 +274,7 @@ class _Held(_Labelled):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder(_Held):
+class Holder(_KnownHold):
     """One of those who hold a lock; None stands for what the backend does not know.
 
     The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
@@ -291,7 +291,7 @@ class Holder(_Held):
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo(_Held):
+class LockInfo(_KnownHold):
     """What a backend knows of one lock, by the backend's own clock (etcd: by the holder's).
 
     ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
@@ -353,12 +353,12 @@ class LockInfo(_Held):
         """All who hold the lock, by since when; empty for a free one."""
         if self.owner is None:
             return ()
-        first = Holder(**{each.name: getattr(self, each.name) for each in fields(_Held)})
+        first = Holder(**{each.name: getattr(self, each.name) for each in fields(_KnownHold)})
         return (first, *self.other_holders)
 
     def of(self, holder: Holder) -> LockInfo:
         """Return what is known of one of those who hold it, without the others."""
-        known = {each.name: getattr(holder, each.name) for each in fields(_Held)}
+        known = {each.name: getattr(holder, each.name) for each in fields(_KnownHold)}
         return replace(self, **known, other_holders=())
 
     @property
