@@ -159,17 +159,11 @@ def comment(label: str, claim: Claim, waited: float, *, first: bool = False) -> 
 
     ``waited``: seconds. ``first``: it is the head of the queue, or waits for long.
     """
-    place = "first" if first else "queued"
-    owner = claim.owner
-    words = (
-        place,
-        _word(label),
-        f"{waited:.3f}",
-        owner.pid,
-        _word(owner.host),
-        _word(owner.thread),
+    place, owner = "first" if first else "queued", claim.owner
+    return (
+        f"{MARK}{place} {_word(label)} {waited:.3f} {owner.pid}"
+        f" {_word(owner.host)} {_word(owner.thread)}*/ "
     )
-    return f"{MARK}{' '.join(map(str, words))}*/ "
 
 
 def parse_comment(statement: str, age: float) -> ParsedComment | None:

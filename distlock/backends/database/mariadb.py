@@ -226,8 +226,8 @@ class MySQLRecords(RecordSQL):
             "SELECT @distlock_new, @distlock_id IS NOT NULL, @distlock_held,"
             f" IF(@distlock_new IS NULL, {stale}, 0)"
         )
-        sql = f"{_in_transaction(statements)}; {verdict}"
-        revision, found, held, stale = _ask(connection, Statement(sql, edit.params())).rows[-1]
+        answer = _in_transaction(connection, statements, edit.params(), verdict)
+        revision, found, held, stale = answer.rows[-1]
         new = None if revision is None else int(revision)
         return ApplyResult(new, bool(found), bool(held), bool(stale))
 
@@ -265,8 +265,8 @@ class MySQLRecords(RecordSQL):
         self, connection: Connection, sessions: Sequence[str], *, expired: bool
     ) -> Sequence[Address]:
         """See RecordSQL.end()."""
-        sql = _in_transaction(self._ending(sessions, expired=expired))
-        _ask(connection, Statement(sql, named_values("session", sessions)))
+        statements = self._ending(sessions, expired=expired)
+        _in_transaction(connection, statements, named_values("session", sessions))
         return []
 
     def _touch(self, directories: str) -> str:
@@ -277,25 +277,19 @@ class MySQLRecords(RecordSQL):
         )
 
 
-def _ask(connection: Connection, statement: Statement) -> Result:
-    """Send a packet with a transaction, which is left open if one of its statements fails.
+def _in_transaction(
+    connection: Connection, statements: Sequence[str], params: Mapping[str, Any], *after: str
+) -> Result:
+    """Run a transaction, and what comes after it, in one packet.
 
-    The pool then closes the session, and with that the server rolls back.
+    It is left open if one of its statements fails. The pool then closes the session, and with that
+    the server rolls back.
     """
+    begin = f"SET @distlock_wait = @@wait_timeout, wait_timeout = {_IDLE_IN_TRANSACTION}"
+    end = "SET wait_timeout = @distlock_wait"
+    sql = "; ".join([begin, "START TRANSACTION", *statements, "COMMIT", end, *after])
     try:
-        return connection.ask(statement)
+        return connection.ask(Statement(sql, params))
     except StatementFailed:
         connection.usable = False
         raise
-
-
-def _in_transaction(statements: Sequence[str]) -> str:
-    return "; ".join(
-        [
-            f"SET @distlock_wait = @@wait_timeout, wait_timeout = {_IDLE_IN_TRANSACTION}",
-            "START TRANSACTION",
-            *statements,
-            "COMMIT",
-            "SET wait_timeout = @distlock_wait",
-        ]
-    )

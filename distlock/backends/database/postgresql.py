@@ -292,7 +292,11 @@ class PostgreSQLRecords(RecordSQL):
         statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
         if create:
             statements.insert(0, self._create)
-        params = {**edit.params(), **_channels(edit)}
+        params = edit.params()
+        # The channels on which it is told, and the locks of those who listen there.
+        for number, key in enumerate([None, *edit.keys]):
+            params[f"channel{number}"] = channel = channel_of(edit.directory, key)
+            params[f"listens{number}"] = key_of(channel)
         text = self.BY_INDEX + "; ".join(statements)
         answer = connection.ask(Statement(text, params, prepare=not create))
         revision, found, held, stale, heard = answer.rows[-1]
@@ -356,12 +360,3 @@ class PostgreSQLRecords(RecordSQL):
         """See RecordSQL.notify()."""
         calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
         return Statement(f"SELECT {calls}", tuple(chain.from_iterable(notices)))
-
-
-def _channels(edit: Edit) -> dict[str, Any]:
-    """Return the channels on which a change is told, and the locks of those who listen there."""
-    params: dict[str, Any] = {}
-    for number, key in enumerate([None, *edit.keys]):
-        params[f"channel{number}"] = channel = channel_of(edit.directory, key)
-        params[f"listens{number}"] = key_of(channel)
-    return params
