@@ -14,11 +14,11 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
+from distlock.core.blocks import add_leave_error, refuse_in_event_loop
 from distlock.core.entrant import OnLost
 from distlock.core.extending import extending
 from distlock.core.options import LockOptions
 from distlock.core.row_names import name_of, names_of
-from distlock.core.section import add_leave_error, refuse_in_event_loop
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable
 from distlock.types.arguments import OnBusy, Release, checked_seconds
 

@@ -25,6 +25,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
+from distlock.core.blocks import holder_message
 from distlock.core.entrant import Entrant
 from distlock.core.events import send_event
 from distlock.core.held import HeldLease
@@ -36,7 +37,6 @@ from distlock.core.queueing_owners import (
     new_owner_name,
     task_id_of,
 )
-from distlock.core.section import holder_message
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State

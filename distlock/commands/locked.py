@@ -30,6 +30,7 @@ from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.recipes.track import track
 from distlock.supervisor.processes import ended_by_signals
 from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
+from distlock.types.lease import Owner
 
 T = TypeVar("T")
 
@@ -244,18 +245,18 @@ class _TakesNothing(BaseLock):
     lock.
     """
 
-    def acquire(self, *args: Any, **kwargs: Any) -> bool:
-        """Return True, and take nothing."""
-        return True
+    def _acquire(self, *args: Any, **kwargs: Any) -> Owner:
+        """Take nothing."""
+        return self._current_owner
 
-    async def aacquire(self, *args: Any, **kwargs: Any) -> bool:
-        """See acquire()."""
-        return True
+    async def _aacquire(self, *args: Any, **kwargs: Any) -> Owner:
+        """See _acquire()."""
+        return self._current_owner
 
-    def release(self, *args: object) -> None:
+    def release(self) -> None:
         """Do nothing."""
 
-    async def arelease(self, *args: object) -> None:
+    async def arelease(self) -> None:
         """Do nothing."""
 
     check = verify = release

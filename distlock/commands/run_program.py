@@ -169,9 +169,10 @@ class ElectedLock(Lock):
         super().__init__(election._directory, using=election.using)
         self._election = election
 
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
         """Stand, and wait until the candidate leads."""
-        return self._election.campaign(blocking is not False, timeout)
+        leads = self._election.campaign(blocking is not False, timeout)
+        return self._current_owner if leads else None
 
     def release(self) -> None:
         """Resign."""

@@ -14,15 +14,15 @@ renewal_steps    renews many leases some at a time, the nearest to its end first
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
 base_lock        what every lock-like object does: acquire, release, decorator, looking
-blocks           ``with`` and ``async with`` of all of them, and ``attempt()``
+blocks           ``with`` and ``async with`` of all of them, and ``attempt()``; whose block ends;
+                 messages that say who has a lock
 run_under        runs a function under a lock, for tasks and commands
 shared_options   what semaphores and read/write locks share, and their arguments
-section          whose ``with`` block ends, messages that say who has a lock
 options          the arguments of ``Lock``, checked
 decorator        ``@Lock(...)``
 name_template    names such as ``"report:{account_id}"``
 row_names        the names of the locks of rows, for ``Lock.of()``
 queueing_owners  the owners of the queueing locks of Celery tasks
-release_warning  warns of a release inside an open transaction
-until_commit     ``release="commit"``: open transactions enter a hold that is left in them
+until_commit     ``release="commit"``: open transactions enter a hold that is left in them; the
+                 warning without it
 """

@@ -19,24 +19,24 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.blocks import BlockLock
+from distlock.core.blocks import (
+    ActiveBlocks,
+    BlockLock,
+    add_leave_error,
+    holder_message,
+    refuse_in_event_loop,
+)
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
 from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
-from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import (
-    ActiveBlocks,
-    add_leave_error,
-    holder_message,
-    refuse_in_event_loop,
-)
 from distlock.core.until_commit import (
     COMMIT,
     keep_until_commit,
     leave_until_commit,
     refuse_unsafe_transactions,
+    warn_if_uncommitted,
 )
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
@@ -82,7 +82,6 @@ class BaseLock(BlockLock):
 
     # Taking and leaving
 
-    @refuse_in_event_loop
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
@@ -98,6 +97,15 @@ class BaseLock(BlockLock):
         already with a shorter lease than this one is to have, or if ``release="commit"`` would not
         protect what is done in a transaction that is open already.
         """
+        return self._acquire(blocking, timeout) is not None
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        return await self._aacquire(blocking, timeout) is not None
+
+    @refuse_in_event_loop
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        """See acquire(); return who has it now, None for False."""
         refuse_reentry()
         began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
@@ -107,17 +115,19 @@ class BaseLock(BlockLock):
         request = self._options.request(
             backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
-        return run(manager.acquire(request)) or self._refuse(request)
+        return request.claim.owner if run(manager.acquire(request)) else self._refused(request)
 
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+    async def _aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> Owner | None:
         refuse_reentry()
         began = clock()
         backend = locks[self.using]
         request = self._options.request(
             backend, self.name, self, self.claim_nonce, blocking, timeout, began
         )
-        return await arun(manager.acquire(request)) or self._refuse(request)
+        is_held = await arun(manager.acquire(request))
+        return request.claim.owner if is_held else self._refused(request)
 
     @refuse_in_event_loop
     def release(self) -> None:
@@ -298,7 +308,8 @@ class BaseLock(BlockLock):
             locks[self.using], self.name, self, self.claim_nonce, blocking=wait
         )
         request.deadline = deadline
-        return (yield from manager.acquire(request)) or self._refuse(request)
+        is_held: bool = yield from manager.acquire(request)
+        return is_held or self._refused(request) is not None
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
@@ -325,22 +336,10 @@ class BaseLock(BlockLock):
         lock._blocks = ActiveBlocks()
         return lock
 
-    def _refuse(self, request: AcquireRequest) -> bool:
-        """Note who has the lock, as its backend has said; return False."""
+    def _refused(self, request: AcquireRequest) -> Owner | None:
+        """Note who has the lock, as its backend has said; return None."""
         self._refused_by = request.claim.refused_by
-        return False
-
-    def _enter(self) -> None:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if not self.acquire():
-            raise self._busy(self._options)
-
-    async def _aenter(self) -> None:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if not await self.aacquire():
-            raise self._busy(self._options)
+        return None
 
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool

@@ -1,17 +1,162 @@
-"""The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``."""
+"""The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``.
+
+And what such objects need beside them: whose block ends, who is in the way, and the refusal to
+block an event loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from keyword import iskeyword
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
+from django.utils.asyncio import async_unsafe
+
+from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.core.options import LockOptions
-from distlock.core.section import ActiveBlocks
-from distlock.exceptions import LockError
-from distlock.types.lease import Owner
+from distlock.exceptions import LockBusy, LockError
+from distlock.types.lease import Kind, LockInfo, Owner, State
+from distlock.types.owners import is_reserved
+from distlock.types.printable import escaped
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def add_leave_error(body_error: BaseException, error: Exception) -> None:
+    """Note on the body's error, which the caller must see, that leaving the lock failed, too."""
+    body_error.add_note(f"besides, leaving the lock failed: {error}")
+
+
+def holder_message(info: LockInfo) -> str:
+    """Return a sentence that says who has a lock, or that it is not known; safe to print.
+
+    ``lock 'stock' on 'default' is held by web-1 (pid 812, main) since 12 s (token 7): report``
+
+    ``semaphore 'mail' on 'default' has no free slot (3 of 3); held for longest by web-1 (…) …``
+    """
+    subject = f"{info.kind} {info.name!r} on {info.using!r}"
+    if info.kind is Kind.SEMAPHORE:
+        return _full_message(subject, info)
+    owner = info.owner
+    if owner is None or info.state is State.FREE:
+        return f"{subject} was held by someone else"
+    if is_reserved(owner):
+        rest = "" if info.remaining is None else f" for {info.remaining:.0f} s"
+        said = f"{subject} was left by {_who(owner)}, and stays taken{rest}{_token_and_what(info)}"
+    else:
+        said = f"{subject} is held by {_who(owner)}{_since(info)}{_token_and_what(info)}"
+    return escaped(said)
+
+
+def _full_message(subject: str, info: LockInfo) -> str:
+    waiting = f", {len(info.waiters)} waiting" if info.waiters else ""
+    if info.taken < info.slots and not waiting:
+        return f"{subject} had no free slot"  # it has one by now
+    full = f"{subject} has no free slot ({info.taken} of {info.slots}{waiting})"
+    if info.owner is None:
+        return full
+    oldest = f"{_who(info.owner)}{_since(info)}{_token_and_what(info)}"
+    return escaped(f"{full}; held for longest by {oldest}")
+
+
+def _who(owner: Owner) -> str:
+    return f"{owner.host} (pid {owner.pid}, {owner.thread})"
+
+
+def _since(info: LockInfo) -> str:
+    return "" if info.held_for is None else f" since {info.held_for:.0f} s"
+
+
+def _token_and_what(info: LockInfo) -> str:
+    token = "" if info.token is None else f" (token {info.token})"
+    what = f"{token}: {info.description}" if info.description else token
+    return f"{what}, acquired at {info.call_site}" if info.call_site else what
+
+
+def twin_of(name: str) -> str:
+    """Return what the async twin of a method is called."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
+def refuse_in_event_loop(method: F) -> F:
+    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
+    name = method.__name__.lstrip("_")
+    shown = method.__qualname__.removeprefix("BaseLock.").replace("._", ".").lstrip("_")
+    block = " or `async with`" if name in ("acquire", "release") else ""
+    of = "lock" if shown == name else shown.partition(".")[0].lower()
+    way = "async for … in" if name == "changes" else "await"
+    twin = f"{way} {of}.{twin_of(name)}()"
+    guarded = async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
+
+    @functools.wraps(method)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        # Each `with Lock` comes by here, and async_unsafe() raises and catches an error for it.
+        if asyncio._get_running_loop() is None:
+            return method(*args, **kwargs)
+        return guarded(*args, **kwargs)
+
+    return cast(F, inner)
+
+
+class ActiveBlocks:
+    """The owners that are in ``with`` bodies of one Lock object, by the frames of these bodies.
+
+    A generator or coroutine may begin a body in one thread or task and end it in another. This
+    tells whose body ends. It takes no mutex: the garbage collector may end a body at any moment in
+    any thread.
+    """
+
+    def __init__(self) -> None:
+        # By their ids, because frames themselves would keep alive all their variables. The id of a
+        # frame may be used again; then that of its code differs, or its entry is overwritten when
+        # the new body begins.
+        self._owners: dict[tuple[int, int], list[Owner]] = {}
+
+    def begin(self, frame: FrameType, owner: Owner) -> None:
+        """Note that an owner enters a body in this frame."""
+        key = id(frame), id(frame.f_code)
+        others = self._owners.get(key)
+        if others is None:
+            self._owners[key] = [owner]
+        else:
+            # A semaphore gives one thread several owners, whose keys differ after a slash.
+            actor = owner.key.partition("/")[0]
+            same = [other for other in others if other.key.partition("/")[0] == actor]
+            self._owners[key] = [*same, owner]
+
+    def end_by_itself(self, frame: FrameType) -> Owner | None:
+        """Return whose body ends that began in this frame, and that no one else could end.
+
+        None if it began elsewhere, or in a generator: the garbage collector may close that, in any
+        thread.
+        """
+        code = frame.f_code
+        key = id(frame), id(code)
+        if code.co_flags & _GENERATORS or (owners := self._owners.pop(key, None)) is None:
+            return None
+        if len(owners) > 1:
+            self._owners[key] = owners[:-1]
+        return owners[-1]
+
+    def end(self, frame: FrameType, current: Owner) -> Owner:
+        """Return whose body in this frame ends; the current owner's, if none is known there."""
+        key = id(frame), id(frame.f_code)
+        if key not in self._owners:
+            # An ExitStack, for one, enters and leaves in frames of its own.
+            known = reversed(list(self._owners.items()))
+            key = next((key for key, owners in known if current in owners), key)
+        owners = self._owners.pop(key, None) or [current]
+        if len(owners) > 1:
+            self._owners[key] = owners[:-1]
+        return owners[-1]
 
 
 class BlockLock:
@@ -32,8 +177,8 @@ class BlockLock:
         return Attempt(self)
 
     def __enter__(self) -> Self:
-        self._enter()
-        self._blocks.begin(sys._getframe(1), self._current_owner)
+        owner = self._enter()
+        self._blocks.begin(sys._getframe(1), owner)
         return self
 
     def __exit__(
@@ -43,18 +188,23 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
+        fork.ensure_reset()  # what is left may be the parent's
+        if frame is None:
+            frame = sys._getframe(1)
+        if (owner := self._blocks.end_by_itself(frame)) is not None:
+            self._leave_block(owner, exc, False, True)
+            return
         current, closed = self._current_owner, exc_type is GeneratorExit
-        owner, by_itself = self._blocks.end(frame or sys._getframe(1), current)
-        elsewhere = not by_itself and must_leave_elsewhere(closed=closed)
-        is_here = owner.key == current.key
-        self._leave_block(owner, exc, elsewhere or (closed and owner != current), is_here)
+        owner = self._blocks.end(frame, current)
+        soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
+        self._leave_block(owner, exc, soon, owner.key == current.key)
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
 
     async def _abegin(self, frame: FrameType) -> Self:
-        await self._aenter()
-        self._begin_block(frame)
+        owner = await self._aenter()
+        self._blocks.begin(frame, owner)
         return self
 
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
@@ -62,23 +212,23 @@ class BlockLock:
 
     # What locks do in their own way
 
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See Lock.acquire()."""
-        raise NotImplementedError
-
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
-        raise NotImplementedError
-
     @property
     def _current_owner(self) -> Owner:
         raise NotImplementedError
 
-    def _enter(self) -> None:
-        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        """See Lock.acquire(); return who has it now, None if someone else has it."""
+        raise NotImplementedError
 
-    async def _aenter(self) -> None:
-        """See _enter()."""
+    async def _aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> Owner | None:
+        """See _acquire()."""
+        raise NotImplementedError
+
+    def _busy(self, options: LockOptions) -> LockBusy:
+        """Return the error for one who has waited as these options say."""
+        raise NotImplementedError
 
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
@@ -93,12 +243,24 @@ class BlockLock:
 
     # Blocks
 
-    def _begin_block(self, frame: FrameType) -> None:
-        self._blocks.begin(frame, self._current_owner)
+    def _enter(self) -> Owner:
+        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (owner := self._acquire()) is None:
+            raise self._busy(self._options)
+        return owner
+
+    async def _aenter(self) -> Owner:
+        """See _enter()."""
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        if (owner := await self._aacquire()) is None:
+            raise self._busy(self._options)
+        return owner
 
     def _aend_block(self, frame: FrameType, exc: BaseException | None) -> Coroutine[Any, Any, None]:
-        owner, _ = self._blocks.end(frame, self._current_owner)
-        return self._aleave(owner, exc)
+        return self._aleave(self._blocks.end(frame, self._current_owner), exc)
 
     async def _aleave(self, owner: Owner, exc: BaseException | None) -> None:
         # A coroutine that is closed from outside cannot wait for anything.
@@ -111,18 +273,20 @@ class Attempt:
 
     def __init__(self, lock: BlockLock) -> None:
         self._lock = lock
-        #: whether its block has the lock; None while it is in none
-        self._acquired: bool | None = None
+        #: empty once it has begun; who takes what is in it is the one to begin
+        self._unused = [True]
+        #: whether its block has the lock
+        self._acquired = False
 
     def __enter__(self) -> bool:
-        self._acquired = self._lock.acquire(self._blocking())
-        if self._acquired:
-            self._lock._begin_block(sys._getframe(1))
+        owner = self._lock._acquire(self._blocking())
+        self._acquired = owner is not None
+        if owner is not None:
+            self._lock._blocks.begin(sys._getframe(1), owner)
         return self._acquired
 
     def __exit__(self, *exc_info: Any) -> None:
-        acquired, self._acquired = self._acquired, None
-        if acquired:
+        if self._acquired:
             kind, error, traceback = exc_info
             self._lock.__exit__(kind, error, traceback, sys._getframe(1))
 
@@ -130,19 +294,23 @@ class Attempt:
         return self._abegin(sys._getframe(1))
 
     async def _abegin(self, frame: FrameType) -> bool:
-        self._acquired = await self._lock.aacquire(self._blocking())
-        if self._acquired:
-            self._lock._begin_block(frame)
+        owner = await self._lock._aacquire(self._blocking())
+        self._acquired = owner is not None
+        if owner is not None:
+            self._lock._blocks.begin(frame, owner)
         return self._acquired
 
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
-        acquired, self._acquired = self._acquired, None
-        return self._lock._aend_block(sys._getframe(1), exc_info[1]) if acquired else _nothing()
+        if not self._acquired:
+            return _nothing()
+        return self._lock._aend_block(sys._getframe(1), exc_info[1])
 
     def _blocking(self) -> bool | None:
         """Return acquire()'s ``blocking``: it waits only if the lock has a ``timeout``."""
-        if self._acquired is not None:
-            raise LockError(f"{self._lock!r}: call attempt() anew for each block")
+        try:
+            self._unused.pop()
+        except IndexError:
+            raise LockError(f"{self._lock!r}: call attempt() anew for each block") from None
         return False if self._lock._options.timeout is None else None
 
 

@@ -32,6 +32,17 @@ _INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 _DOORS = frozenset({"acquire", "__enter__"})
 
 
+class _Between(dict[str, str]):
+    """Which of the packages of _BETWEEN a module is in, "" for others; most are asked for again."""
+
+    def __missing__(self, module: str) -> str:
+        self[module] = next((name for name in _BETWEEN if module.startswith(name)), "")
+        return self[module]
+
+
+_between = _Between()
+
+
 def call_site(description: str) -> tuple[str, str, bool]:
     """Return the user's line that asks for a lock, as ``shop/views.py:42``, "" if there is none.
 
@@ -41,12 +52,12 @@ def call_site(description: str) -> tuple[str, str, bool]:
     frame: FrameType | None = sys._getframe(2)
     outermost = ""
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith(_BETWEEN):
+        package = _between[frame.f_globals.get("__name__", "")]
+        if not package:
             site = f"{shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
             label = f"{description} (at {site})" if description else f"(at {site})"
             return site, label if len(label) <= MAX_DESCRIPTION else description, False
-        if module.startswith("distlock."):
+        if package == "distlock.":
             outermost = frame.f_code.co_name
         elif frame.f_code.co_name in JOB_FUNCTIONS and runs_a_job(frame):
             return "", description, outermost in _DOORS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from distlock.core.base_lock import BaseLock
-from distlock.core.section import holder_message
+from distlock.core.blocks import holder_message
 from distlock.exceptions import LockBusy, LockError
 
 T = TypeVar("T")

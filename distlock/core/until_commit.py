@@ -2,7 +2,8 @@
 
 The transaction enters the hold as one more entrant, before its owner leaves. So it is renewed, its
 loss is reported, and its owner may enter again, as ever. When the last transaction of the thread
-has ended, by commit or rollback, that entrant leaves, and the lock is freed.
+has ended, by commit or rollback, that entrant leaves, and the lock is freed. Whoever leaves a lock
+without it inside a transaction is warned.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import atexit
 import logging
 import math
 import threading
+import warnings
 import weakref
 from collections.abc import Collection
 from functools import partial
 from typing import Any
+
+from django.db import connections
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.open_transactions import (
@@ -26,16 +30,23 @@ from distlock.backends.open_transactions import (
     reads_snapshot,
     without_autocommit,
 )
+from distlock.backends.testcase import blocks_of_test_case
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
+from distlock.core.call_site import callers_level
 from distlock.core.entrant import Entrant
 from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
-from distlock.core.release_warning import warn_if_uncommitted
-from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
+from distlock.exceptions import (
+    BodyEnded,
+    LockError,
+    LockNotHeld,
+    LockUnavailable,
+    ReleasedInTransaction,
+)
 from distlock.types.arguments import Release
 from distlock.types.lease import Kind, Owner
 
@@ -203,3 +214,43 @@ def _settle() -> None:
     for thread in list(_leaving):
         if thread.ident is not None:
             thread.join(left(until, math.inf))
+
+
+def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
+    """Warn if a transaction of this thread is open, other than the one around a test case.
+
+    The next holder would not see what was written under the lock, which has this key, until that
+    transaction commits. If it was left with ``until_commit``, only those count that are ended by
+    hand.
+    """
+    for connection in connections.all(initialized_only=True):
+        # This runs at each release, and as a rule no transaction is open.
+        if connection.connection is None or (
+            connection.autocommit and not connection.in_atomic_block
+        ):
+            continue
+        if until_commit and connection.in_atomic_block and connection.commit_on_exit:
+            continue
+        if _has_open_transaction(connection):
+            _, name, *kinds = key
+            kind = kinds[0] if kinds else Kind.LOCK
+            instead = ", or `with lock.atomic():`" if kind is Kind.LOCK else ""
+            keep = "" if until_commit else ', or use release="commit"'
+            warnings.warn(
+                f"{kind} {name!r} was released inside a transaction on {connection.alias!r} that is"
+                " still open: the next holder cannot see its changes yet. Release it after the"
+                f" transaction{keep}{instead}.",
+                ReleasedInTransaction,
+                stacklevel=callers_level(),
+            )
+
+
+def _has_open_transaction(connection: Any) -> bool:
+    if connection.in_atomic_block:
+        return len(connection.atomic_blocks) > blocks_of_test_case(connection)
+    # Without autocommit the first statement begins one; not every driver tells whether there was.
+    if connection.vendor == "sqlite":
+        return bool(connection.connection.in_transaction)
+    if connection.vendor == "postgresql" and hasattr(connection.connection, "info"):
+        return bool(connection.connection.info.transaction_status)  # IDLE is 0
+    return True

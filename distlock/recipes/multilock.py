@@ -18,13 +18,12 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import BlockLock
+from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop
 from distlock.core.decorator import decorate
 from distlock.core.entrant import OnLost
 from distlock.core.held import Key
 from distlock.core.options import LockOptions
-from distlock.core.section import ActiveBlocks, refuse_in_event_loop
-from distlock.exceptions import LockError, LockLost, LockNotHeld
+from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.parts import (
     EnteredLocks,
@@ -53,6 +52,9 @@ class MultiLock(BlockLock):
     names are templates: ``@MultiLock("account:{payer}", "account:{payee}")``. The owner is the
     current thread or task. Each lock may be entered again as often as it allows by itself.
     """
+
+    #: the lock that somebody else had at the last refusal, of whichever thread or task
+    _busy_part: BaseLock
 
     def __init__(
         self,
@@ -111,7 +113,6 @@ class MultiLock(BlockLock):
 
     # Taking and leaving
 
-    @refuse_in_event_loop
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """Take all locks; True if all are held afterwards, False if someone else has one of them.
 
@@ -123,11 +124,11 @@ class MultiLock(BlockLock):
         lock that was taken and cannot be left again, because its backend cannot be told, raises
         LockUnavailable; it is then freed when the backend can be reached, or when its lease ends.
         """
-        return self._acquire(blocking, timeout) is None
+        return self._acquire(blocking, timeout) is not None
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire()."""
-        return await self._aacquire(blocking, timeout) is None
+        return await self._aacquire(blocking, timeout) is not None
 
     @refuse_in_event_loop
     def release(self) -> None:
@@ -241,18 +242,6 @@ class MultiLock(BlockLock):
     def _current_owner(self) -> Owner:
         return current_actor().owner
 
-    def _enter(self) -> None:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (busy := self._acquire(None, None)) is not None:
-            raise busy._busy(self._options)
-
-    async def _aenter(self) -> None:
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        if (busy := await self._aacquire(None, None)) is not None:
-            raise busy._busy(self._options)
-
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
     ) -> None:
@@ -268,15 +257,16 @@ class MultiLock(BlockLock):
             refuse_reentry()
             await self._arelease(owner, exc)
 
-    def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
-        """Take all locks or none; return the one that someone else has, None if all are held."""
+    @refuse_in_event_loop
+    def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
+        """Take all locks or none; return who has them, None if someone else has one of them."""
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         try:
             try:
-                busy = run(self._take(entered, wait, deadline))
-                if busy is not None:
+                owner = run(self._take(entered, wait, deadline))
+                if owner is None:
                     run(entered.leaving())
             except BaseException as error:
                 entered.leave_all()
@@ -286,16 +276,18 @@ class MultiLock(BlockLock):
             entered.leave_all()
             raise
         entered.raise_errors()
-        return busy
+        return owner
 
-    async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
+    async def _aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> Owner | None:
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         try:
             try:
-                busy = await arun(self._take(entered, wait, deadline))
-                if busy is not None:
+                owner = await arun(self._take(entered, wait, deadline))
+                if owner is None:
                     await arun(entered.leaving())
             except LockError as error:
                 await entered.aleave_all()
@@ -308,12 +300,12 @@ class MultiLock(BlockLock):
             await entered.aleave_all()
             raise
         entered.raise_errors()
-        return busy
+        return owner
 
     def _take(
         self, entered: EnteredLocks, wait: bool, deadline: float | None
-    ) -> Steps[BaseLock | None]:
-        owner = current_actor().owner
+    ) -> Steps[Owner | None]:
+        owner = self._current_owner
         # One who does not wait has one time for all answers.
         due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
@@ -324,10 +316,14 @@ class MultiLock(BlockLock):
             else:  # no more time than for one answer
                 taken = yield from part._entering(wait, due[part])
             if not taken:
-                return part
+                self._busy_part = part
+                return None
             # One that was taken before may have been lost while this one was waited for.
             entered.check()
-        return None
+        return owner
+
+    def _busy(self, options: LockOptions) -> LockBusy:
+        return self._busy_part._busy(options)
 
     def _release(
         self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False

@@ -14,9 +14,9 @@ from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
+from distlock.core.blocks import add_leave_error
 from distlock.core.held import Key
-from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import add_leave_error
+from distlock.core.until_commit import warn_if_uncommitted
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.lock import Lock
 from distlock.types.lease import Owner
@@ -202,7 +202,7 @@ class _Joint(Protocol):
     @property
     def held(self) -> bool: ...
     def check(self) -> None: ...
-    def _enter(self) -> None: ...
+    def _enter(self) -> Owner: ...
     def _release(
         self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
     ) -> None: ...

@@ -20,7 +20,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
+from distlock.core.blocks import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.json_values import check_value, plain, shortened

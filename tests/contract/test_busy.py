@@ -213,11 +213,14 @@ def test_an_attempt_that_is_closed_elsewhere_leaves_its_own_lock(actor, third, u
     assert third.lock(name).acquire(timeout=PATIENCE)
 
 
-def test_an_attempt_is_for_one_block_at_a_time(using, name):
+def test_an_attempt_is_for_one_block(using, name, third):
     attempt = Lock(name, using=using).attempt()
     with attempt as acquired, pytest.raises(Exception, match=r"call attempt\(\) anew"):
         assert acquired
         attempt.__enter__()
+    with pytest.raises(Exception, match=r"call attempt\(\) anew"), attempt:
+        raise AssertionError("it was entered")
+    assert third.tries(name)
 
 
 def test_an_attempt_blocks_no_event_loop(using, name):

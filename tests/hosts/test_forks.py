@@ -125,7 +125,7 @@ def test_a_worker_of_uwsgi_keeps_a_lock_that_was_used_while_loading(host, kind):
             pytest.param(command, marks=pytest.mark.slow)
             for command in [
                 ("uwsgi", "--master", "--threads", "4"),
-                (*UWSGI, "--py-call-osafterfork"),
+                (*UWSGI, "--py-call-uwsgi-fork-hooks"),
                 (*UWSGI, "--lazy-apps"),
                 ("gunicorn", "--workers", "2"),
                 ("gunicorn", "--workers", "2", "--preload"),

@@ -78,7 +78,6 @@ LAYERS = [
         "core.name_template",
         "core.interrupters",
         "core.queueing_owners",
-        "core.section",
     ],
     ["core.events", "core.local_queue"],
     ["core.renewal_steps"],
