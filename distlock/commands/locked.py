@@ -252,10 +252,10 @@ class _TakesNothing(BaseLock):
         """See _acquire()."""
         return self._current_owner
 
-    def release(self, *args: object) -> None:
+    def release(self) -> None:
         """Do nothing."""
 
-    async def arelease(self, *args: object) -> None:
+    async def arelease(self) -> None:
         """Do nothing."""
 
     check = verify = release
