@@ -45,12 +45,7 @@ _EVIDENCE_PAUSE = 0.05
 _RETRY_PAUSE = 0.1
 
 #: A server that restarts, a network that breaks, an operator who cancels what takes long.
-_TRANSIENT = (
-    errors.ConnectionLost,
-    errors.NoSession,
-    errors.StatementTimeout,
-    errors.Cancelled,
-)
+_TRANSIENT = (errors.ConnectionLost, errors.NoSession, errors.StatementTimeout, errors.Cancelled)
 
 
 @dataclass(slots=True)
