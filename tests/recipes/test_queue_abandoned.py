@@ -347,5 +347,6 @@ def test_sessions_that_have_ended_are_cleared_in_bounded_steps(using, name, back
         if time.monotonic() < began + delay:  # else some have ended, and been cleared, meanwhile
             break
     passed(delay)
-    assert answer(queue.get).body == 0
+    # On a busy machine a first call may not be answered, and the next one looks further on.
+    assert answer(queue.get).attempt == 2
     assert backend.store.sweep().expired >= 150
