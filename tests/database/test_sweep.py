@@ -7,7 +7,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import LockUnavailable
-from distlock.backends.database.sql import SweptRows
+from distlock.backends.database.statements import SweptRows
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.contract.watch import eventually

@@ -45,7 +45,12 @@ _EVIDENCE_PAUSE = 0.05
 _RETRY_PAUSE = 0.1
 
 #: A server that restarts, a network that breaks, an operator who cancels what takes long.
-_TRANSIENT = (errors.ConnectionLost, errors.NoSession, errors.StatementTimeout, errors.Cancelled)
+_TRANSIENT = (
+    errors.ConnectionLost,
+    errors.NoSession,
+    errors.StatementTimeout,
+    errors.StatementCancelled,
+)
 
 
 @dataclass(slots=True)
@@ -263,7 +268,7 @@ class Waiter:
             rest = self.waits.locks.longest_wait - (clock() - self.began)
             session.wait(self, rest, self._comment(session))
             if session.empty and self.wake_reason is None and not self._is_long:
-                raise errors.Cancelled("the server ended a wait by itself")
+                raise errors.StatementCancelled("the server ended a wait by itself")
         if session.is_head or self._is_long:
             self._poll_row(session)
 
