@@ -21,15 +21,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from distlock import audit
-from distlock.admin.coordination.pages import (
-    Action,
-    ActionOutcome,
-    Detail,
-    Facts,
-    RecipePages,
-    Ref,
-    Text,
-)
+from distlock.admin.coordination.pages import Action, Detail, Effect, Facts, RecipePages, Ref, Text
 from distlock.admin.panel import (
     PanelAdmin,
     error_text,
@@ -268,9 +260,7 @@ class RecipeAdmin(PanelAdmin):
         """Do it, log who did it and why, and add a message that says what came of it."""
         values = {**values, "user": request.user.get_username()}
 
-        def attempt(
-            backend: BaseBackend, deadline: float
-        ) -> ActionOutcome | LockError | bool | None:
+        def attempt(backend: BaseBackend, deadline: float) -> Effect | LockError | bool | None:
             try:
                 return action.perform(ref, values)
             except StaleToken:
@@ -294,7 +284,7 @@ class RecipeAdmin(PanelAdmin):
                 text = "no answer to %s %r on %r: %s"
                 logger.warning(text, action.name, ref.name, ref.alias, problem)
         elif done:
-            done = ActionOutcome() if done is True else done
+            done = Effect() if done is True else done
             level = messages.WARNING if done.why else messages.SUCCESS
             said, what, why, log = action.done, done.count or what, done.why, action.log
             values |= done.values
