@@ -273,8 +273,7 @@ class RecipeAdmin(PanelAdmin):
         what: Text = names_in_message([ref.target or ref.name])
         said: Text = _("Nothing was done, because it has changed since it was shown:")
         why: Text = ""
-        log: Text = ""
-        level = messages.WARNING
+        log, level = why, messages.WARNING
         if isinstance(done, LockError):
             said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
             why = error_text(request, problem)
@@ -291,10 +290,10 @@ class RecipeAdmin(PanelAdmin):
         messages.add_message(request, level, format_html("{} {} {}", said, what, why))
         if log:
             values |= {"title": action.title, "target": ref.target, "token": ref.token}
-            kind, model = self.pages.kind, self.pages.model
+            pages = self.pages
             # What was done the recipe has recorded by itself.
             asked = action.name if isinstance(done, LockError) else ""
-            write_log(request, ref.alias, kind, ref.name, log, values, asked, model)
+            write_log(request, ref.alias, pages.kind, ref.name, log, values, asked, pages.model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""
