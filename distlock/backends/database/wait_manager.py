@@ -123,7 +123,10 @@ class WaitManager:
         evidence = HolderEvidence(self.rows, claim)
         waiters: list[Waiter] = []
         try:
-            lease: Lease | None = yield self._attempt(claim, evidence, deadline)
+            # As _attempt(), but without it: each `with Lock` comes by here.
+            due = None if deadline is None else answer_due(deadline)
+            attempt, undo = partial(self._try, claim, evidence), partial(self.cancel_later, claim)
+            lease: Lease | None = yield Call(attempt, due, undo, executor=self._calls)
             if lease is not None:
                 return lease
             took = clock() - evidence.began
