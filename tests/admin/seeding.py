@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from itertools import cycle
 
-from distlock.models import DatabaseLock, Record, RecordDirectory
+from distlock.models import DatabaseLock, DatabaseRecord, RecordDirectory
 
 #: Rows that are inserted at once.
 BATCH = 1000
@@ -39,12 +39,12 @@ def lock_many(using: str, sample: str, names: Iterable[str]) -> None:
 def copy_recipe(using: str, kind: str, sample: str, names: Iterable[str]) -> None:
     """Let all that a recipe of the name ``sample`` has be there under each of these names, too."""
     directory = RecordDirectory.objects.using(using).get(name=f"{kind}:{sample}")
-    records = list(Record.objects.using(using).filter(directory=directory.id))
+    records = list(DatabaseRecord.objects.using(using).filter(directory=directory.id))
     copies = RecordDirectory.objects.using(using).bulk_create(
         [RecordDirectory(name=f"{kind}:{name}", revision=directory.revision) for name in names],
         BATCH,
     )
-    Record.objects.using(using).bulk_create(
+    DatabaseRecord.objects.using(using).bulk_create(
         [_copy(record, directory=copy.id) for copy in copies for record in records], BATCH
     )
 
@@ -55,7 +55,7 @@ def fill_queue(using: str, name: str, ready: int, dead: int) -> None:
     Bodies have the number of the item as "number"; one letter of three has another reason.
     """
     directory = RecordDirectory.objects.using(using).get(name=f"queue:{name}")
-    records = Record.objects.using(using).filter(directory=directory.id).order_by("name")
+    records = DatabaseRecord.objects.using(using).filter(directory=directory.id).order_by("name")
     tail = records.get(name="tail")
     number, rows = json.loads(tail.value)["number"], []
     for prefix, count in (("dead/", dead), ("i/r/", ready)):
@@ -69,10 +69,10 @@ def fill_queue(using: str, name: str, ready: int, dead: int) -> None:
                 {**value, "body": body, "reason": reason if prefix == "dead/" else ""}
             )
             rows.append(_copy(record, name=f"{prefix}{number:020}", value=text))
-    Record.objects.using(using).bulk_create(rows, BATCH)
+    DatabaseRecord.objects.using(using).bulk_create(rows, BATCH)
     records.filter(name="tail").update(value=json.dumps({"number": number}))
 
 
-def _copy(record: Record, **changes: object) -> Record:
+def _copy(record: DatabaseRecord, **changes: object) -> DatabaseRecord:
     fields = "directory", "name", "value", "created", "revision", "session"
-    return Record(**{**{field: getattr(record, field) for field in fields}, **changes})
+    return DatabaseRecord(**{**{field: getattr(record, field) for field in fields}, **changes})

@@ -4,7 +4,7 @@ import pytest
 
 from distlock import locks
 from distlock.backends.store import Absent, Delete, Exists, Put
-from distlock.models import Record, RecordDirectory
+from distlock.models import DatabaseRecord, RecordDirectory
 from tests.contract.watch import eventually
 
 KEYS = [f"key:{number:05}" for number in range(12)]
@@ -24,8 +24,8 @@ def store(postgresql, backend_settings, settings):
         for name in ["large", *(f"small:{number}" for number in range(1000))]
     )
     counts = [OTHERS, *[3] * 1000]
-    Record.objects.using("postgresql").bulk_create(
-        Record(directory=one.id, name=f"key:{number:05}", value="1", created=1, revision=1)
+    DatabaseRecord.objects.using("postgresql").bulk_create(
+        DatabaseRecord(directory=one.id, name=f"key:{number:05}", value="1", created=1, revision=1)
         for one, count in zip(made, counts, strict=True)
         for number in range(count)
     )

@@ -149,13 +149,13 @@ class RecordSQL(ABC):
         """
         records = f"FROM {RECORDS} o WHERE o.directory = {directory}"
         texts, absent, there = ["1 = 1"], list[str](), dict[tuple[str, int | None], str]()
-        names = list[str]()
+        names = dict[str, str]()  # by key: a condition may be said twice
         for number, condition in enumerate(edit.conditions):
             name, same = f"%(other{number})s", f"%(revision{number})s"
             if isinstance(condition, Absent):
                 absent.append(name)
             elif isinstance(condition, Exists):
-                names.append(name)
+                names[condition.key] = name
                 exactly = "" if condition.revision is None else f" AND o.revision = {same}"
                 there[condition.key, condition.revision] = f"o.name = {name}{exactly}"
             else:
@@ -165,7 +165,7 @@ class RecordSQL(ABC):
         if len({key for key, _ in there}) == len(there) > 1:
             some = " OR ".join(f"({text})" for text in there.values())
             # Repeat the names in a list of their own: the index is used for that list only.
-            those = self._among(directory, names)
+            those = self._among(directory, [*names.values()])
             texts.append(f"(SELECT COUNT(*) {those} AND ({some})) = {len(there)}")
         else:
             texts += [f"EXISTS (SELECT 1 {records} AND {text})" for text in there.values()]
