@@ -109,7 +109,11 @@ def test_what_is_done_is_done_while_the_database_of_the_log_is_silent(
 ):
     (lock,) = taken("stock")
     elsewhere.pause()
-    assert Lock("stock").force_release(lock.token)
+    assert Lock("stock").force_release(lock.token, reason="stuck", who="ada")
+    assert (
+        "has not answered in time; to be written: lock 'stock' on 'default', release" in caplog.text
+    )
+    assert "by ada: Force released:" in caplog.text and "Reason: stuck" in caplog.text
     assert not lock.info().owner
     assert run("show", "stock").code == 3
     elsewhere.resume()
@@ -122,6 +126,7 @@ def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog)
     with caplog.at_level(logging.WARNING, "distlock"):
         assert Lock("stock").force_release(lock.token)
         eventually(lambda: "the audit log, in the database 'postgresql', failed" in caplog.text)
+    assert "to be written: lock 'stock' on 'default', release by" in caplog.text
 
 
 class TestASweep:
