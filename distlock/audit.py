@@ -51,9 +51,10 @@ def record(
     using, kind, name = place
     text = escaped(f"{text} Reason: {reason}" if reason else text)
     who = escaped(str(who) or system_user())[:255]
+    at = timezone.now()  # it may be written much later
     values = {"using": using, "kind": kind, "name": name, "action": action, "text": text}
     what = f"; to be written: {kind} {name!r} on {using!r}, {action} by {who}: {text}"
-    _ask(lambda model: model.objects.create(at=timezone.now(), who=who, **values), None, what)
+    _ask(lambda model: model.objects.create(at=at, who=who, **values), None, what)
 
 
 def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:

@@ -120,6 +120,22 @@ def test_what_is_done_is_done_while_the_database_of_the_log_is_silent(
     eventually(lambda: AuditEntry.objects.using("postgresql").count() == 1)
 
 
+def test_what_is_written_late_says_when_it_was_done(elsewhere):
+    async def set_some():
+        for value in range(4):  # more than are written at once
+            await Config("mail").aset(value)
+
+    elsewhere.pause()
+    asyncio.run(set_some())
+    done, found = timezone.now(), AuditEntry.objects.using("postgresql")
+    elsewhere.resume()
+    eventually(lambda: found.count() == 4)
+    assert max(entry.at for entry in found.all()) < done
+    assert [entry.text for entry in found.order_by("at")] == [
+        f"Set: version {version}." for version in range(1, 5)
+    ]
+
+
 def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog):
     (lock,) = taken("stock")
     elsewhere.stop()
