@@ -97,6 +97,8 @@ class RecordSQL(ABC):
     PAUSES: ClassVar[tuple[float, float]] = (0.05, 1.0)
     #: how to look several keys up one by one, if it does not for a list of them; see _among()
     AMONG: ClassVar[str] = ""
+    #: the condition that a directory was not changed while a sweep waited for its row, if needed
+    UNCHANGED: ClassVar[str] = ""
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
@@ -298,7 +300,7 @@ class RecordSQL(ABC):
             DIRECTORIES,
             f"DELETE FROM {DIRECTORIES}",
             f"revision <= {self.now} - %(kept)s AND NOT EXISTS (SELECT 1 FROM {RECORDS} r"
-            f" WHERE r.directory = {DIRECTORIES}.id)",
+            f" WHERE r.directory = {DIRECTORIES}.id){self.UNCHANGED}",
             {"kept": int(keep * 1_000_000)},
         )
 
