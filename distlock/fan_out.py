@@ -20,7 +20,7 @@ from django.utils.translation import ngettext
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
-from distlock.concurrency.workers import Job, WorkerThreads
+from distlock.concurrency.workers import ThreadCall, WorkerThreads
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.types.values import escaped
@@ -97,7 +97,7 @@ def call_backends(
             answer.backend = locks[alias]  # imports a driver, which may take some time
         except ImproperlyConfigured as error:
             answer.problem = one_line(error)
-    jobs: list[tuple[BackendAnswer[T], BaseBackend, Job[tuple[T, float]]]] = []
+    jobs: list[tuple[BackendAnswer[T], BaseBackend, ThreadCall[tuple[T, float]]]] = []
     began = clock()
     for alias, answer in answers.items():
         if (backend := answer.backend) is None:
@@ -144,7 +144,7 @@ def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, Back
     return call_backends(aliases, ask, timeout)
 
 
-def _take(answer: BackendAnswer[T], job: Job[tuple[T, float]]) -> None:
+def _take(answer: BackendAnswer[T], job: ThreadCall[tuple[T, float]]) -> None:
     try:
         answer.value, answer.seconds = job.take()
     except Exception as error:

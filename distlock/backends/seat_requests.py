@@ -177,10 +177,8 @@ class SeatRequests:
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 seats = Seats(self._store.read(directory, deadline))
-                records = seats.snapshot.records
-                waits = waiting_key(claim.nonce) in records
-                if cancelled_key(claim.nonce) in records:
-                    raise LockUnavailable(f"{claim.kind} {claim.name!r}: the claim was cancelled")
+                place = seats.snapshot.records.get(waiting_key(claim.nonce))
+                waits = place is not None
                 if lease := self._granted_before(seats, claim):
                     return Look(lease)
                 limit = seats.limit_for(claim, self._alias)
@@ -191,15 +189,11 @@ class SeatRequests:
                 if turn.granted:
                     if lease := self._grant(seats, claim, limit, passed_over, deadline):
                         return Look(lease)
-                elif waits:
-                    # The place in the queue lasts as long as the session.
-                    session = self._session.get(deadline)
-                    place = records[waiting_key(claim.nonce)]
-                    if place.session == session.id or self._join_queue(claim, deadline, place):
-                        return look
-                elif not wait:
+                elif place is None and not wait:
                     return look
-                elif self._join_queue(claim, deadline):
+                elif self._join_queue(claim, deadline, place):
+                    if place is not None:
+                        return look
                     waits = True
                     continue
             except LockUnavailable as error:
@@ -218,7 +212,12 @@ class SeatRequests:
         )
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
-        """Return the lease whose grant was answered, but the answer was lost."""
+        """Return the lease whose grant was answered, but the answer was lost.
+
+        LockUnavailable if the claim was cancelled.
+        """
+        if cancelled_key(claim.nonce) in seats.snapshot.records:
+            raise LockUnavailable(f"{claim.kind} {claim.name!r}: the claim was cancelled")
         record = seats.snapshot.records.get(held_key(claim.nonce))
         if record is None:
             return None
@@ -271,13 +270,15 @@ class SeatRequests:
             )  # fmt: skip
         return lease_on(session, claim.granted(token, sent_at))
 
-    def _join_queue(
-        self, claim: Claim, deadline: float | None, place: Record | None = None
-    ) -> bool:
+    def _join_queue(self, claim: Claim, deadline: float | None, place: Record | None) -> bool:
         """Take the last place in the queue; False if that has to be tried again after a look.
 
-        With ``place``: keep that one, on the session that the process has now.
+        With ``place``: keep that one, on the session that the process has now. A place lasts as
+        long as its session.
         """
+        session = self._session.get(deadline)
+        if place is not None and place.session == session.id:
+            return True
         directory, waiting = directory_of(claim.kind, claim.name), waiting_key(claim.nonce)
         conditions: list[Condition] = [
             Absent(cancelled_key(claim.nonce)),
@@ -285,7 +286,6 @@ class SeatRequests:
         ]
         if place is not None:
             conditions.append(Exists(waiting))
-        session = self._session.get(deadline)
         change = Put(waiting, place.value if place else value_of(claim), session.id)
         try:
             joined = self._store.apply(directory, [change], conditions, deadline)

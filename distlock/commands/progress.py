@@ -62,13 +62,17 @@ def _watch(at: Target, **others: object) -> None:
     terminal = sys.stdout.isatty()
     before, after = ("\r\x1b[K", "") if terminal else ("", "\n")
     with suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
-        for report in at.recipe(Progress).changes():
-            at.command.stdout.write(f"{before}{_bar(report)}", ending=after)
-            at.command.stdout.flush()
-            if report.state != "running":
-                break
+        _draw(at, before, after)
     if terminal:
         at.write("")
+
+
+def _draw(at: Target, before: str, after: str) -> None:
+    for report in at.recipe(Progress).changes():
+        at.command.stdout.write(f"{before}{_bar(report)}", ending=after)
+        at.command.stdout.flush()
+        if report.state != "running":
+            break
 
 
 def _cancel(

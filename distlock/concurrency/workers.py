@@ -37,7 +37,7 @@ class NotDone(TimeoutError):
         self.begun = begun
 
 
-class Job(Pending[T], Generic[T]):
+class ThreadCall(Pending[T], Generic[T]):
     """A call on another thread. Abandoned before it has begun, it is never made."""
 
     __slots__ = ("_call", "_undo", "begun")
@@ -104,17 +104,19 @@ class WorkerThreads:
         """Have no threads and no calls: they are the parent's."""
         self._mutex = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        self._jobs: WaitQueue[Job[Any]] = WaitQueue()
+        self._jobs: WaitQueue[ThreadCall[Any]] = WaitQueue()
         #: Calls that have not ended. There are as many threads, or more, up to the limit.
-        self._unfinished: set[Job[Any]] = set()
+        self._unfinished: set[ThreadCall[Any]] = set()
 
-    def submit(self, call: Callable[[], T], undo: Callable[[], object] | None = None) -> Job[T]:
+    def submit(
+        self, call: Callable[[], T], undo: Callable[[], object] | None = None
+    ) -> ThreadCall[T]:
         """Have a call made; RuntimeError if no thread can be had for it.
 
         If it is abandoned before it has begun, it is not made. If it is abandoned after that and
         returns anything but None, ``undo()`` is called. An error that nobody takes is not logged.
         """
-        job = Job(call, undo)
+        job = ThreadCall(call, undo)
         try:
             self._unfinished.add(job)
             self._have_enough_threads()

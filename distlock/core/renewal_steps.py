@@ -30,7 +30,7 @@ _by_deadline = attrgetter("lease.deadline")
 
 
 @dataclass(slots=True)
-class _Line:
+class _RenewalLine:
     """Leases that are due, the nearest to its end last, and how many threads renew them."""
 
     holds: list[HeldLease] = field(default_factory=list)
@@ -43,7 +43,7 @@ class RenewalSteps:
     def __init__(self, renew: Renew) -> None:
         self._renew = renew
         self._mutex = threading.Lock()
-        self._lines: dict[_Key, _Line] = {}
+        self._lines: dict[_Key, _RenewalLine] = {}
 
     def add(self, backend: BaseBackend, apart: bool, holds: Sequence[HeldLease]) -> None:
         """Renew leases soon; ``apart`` from others of the backend, by threads of their own.
@@ -52,7 +52,7 @@ class RenewalSteps:
         """
         key = backend, apart
         with self._mutex:
-            line = self._lines.setdefault(key, _Line())
+            line = self._lines.setdefault(key, _RenewalLine())
             line.holds = sorted([*line.holds, *holds], key=_by_deadline, reverse=True)
             # Those there are may be waiting for an answer.
             steps = -(-len(line.holds) // STEP)
@@ -67,7 +67,7 @@ class RenewalSteps:
                     raise
                 line.threads += 1
 
-    def _work(self, key: _Key, line: _Line) -> None:
+    def _work(self, key: _Key, line: _RenewalLine) -> None:
         backend, _ = key
         while True:
             with self._mutex:

@@ -180,13 +180,13 @@ class Group(Block, Recipe):
         are 50 at least, is told of the members it knew that they "crashed", and not of those that
         both came and went meanwhile.
         """
-        return _Watcher(self, deadline_of(timeout))
+        return _MembersWatcher(self, deadline_of(timeout))
 
     achanges = changes
 
     def watch(self, callback: Callable[[Change], object]) -> Watch:
         """Call ``callback(change)`` for each change, as Config.watch() does for values."""
-        return Watch(partial(_Watcher, self), callback)
+        return Watch(partial(_MembersWatcher, self), callback)
 
     # Inside
 
@@ -211,7 +211,7 @@ class Group(Block, Recipe):
         return [Put(_MEMBER + claim.nonce, {**self._said, "went": "left"})]
 
 
-class _Watcher(Follower[Change]):
+class _MembersWatcher(Follower[Change]):
     """One who watches a group."""
 
     #: the revision of the last look

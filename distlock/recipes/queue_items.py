@@ -236,7 +236,7 @@ class AbandonedItems:
         while True:
             after = self._after
             if keys is None:
-                keys = self._list(deadline)
+                keys = self._queue._keys(self._range(), deadline)
             if gone := list(self.among(keys, deadline)):
                 # Those that others deliver before it are not looked at again in this round.
                 place = list(keys).index(gone[0].key)
@@ -261,10 +261,6 @@ class AbandonedItems:
 
     def _range(self) -> KeyRange:
         return KeyRange(AGAIN, MOST_KEYS, self._after)
-
-    def _list(self, deadline: float | None) -> Sequence[str]:
-        queue = self._queue
-        return queue._store.peek(queue._directory, {}, (), deadline, listed=self._range()).keys
 
     def _are_any_gone(self, deadline: float | None) -> bool:
         """Return whether there are fewer deliveries than items that were taken."""

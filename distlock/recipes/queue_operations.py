@@ -42,7 +42,7 @@ from distlock.types.arguments import (
 #: What the keys of items in a state begin with. Of those that were taken, an item is "delivered" if
 #: its delivery goes on; if that has gone it is in the other state.
 STATES = {"ready": (READY, AGAIN), "delivered": (AGAIN, LAST), "dead": (DEAD, LAST)}
-#: Keys that are listed at once for a search. ZooKeeper sends all keys for each list.
+#: Keys that are listed at once for a search or a purge. ZooKeeper sends all keys for each list.
 _MOST_LISTED = 1000
 
 
@@ -116,7 +116,7 @@ class Pager:
             # A number and what may follow it come before the same number and "0".
             after = "" if start is None else key_of(prefix, start) + "0" * (not reverse)
             listed = KeyRange(prefix, limit, after, reverse)
-            keys = queue._store.peek(queue._directory, {}, (), deadline, listed=listed).keys
+            keys = queue._keys(listed, deadline)
             if len(keys) == limit:
                 reach.append(place(keys[-1]))
             if prefix.startswith(TAKEN):
@@ -336,8 +336,8 @@ class OperatedQueue(QueueRecords):
         last = yield self._ask(self._last_number)
         # Each of its changes may take as long as one: there may be thousands of them.
         for kind in (DEAD, LAST) if dead else (READY, AGAIN):
-            after = ""
-            while keys := (yield self._ask(partial(self._list, kind, after))):
+            after, listed = "", partial(KeyRange, kind, _MOST_LISTED)
+            while keys := (yield self._ask(partial(self._keys, listed(after)))):
                 after, keys = keys[-1], [one for one in keys if number_of(one) <= last]
                 for start in range(0, len(keys), MOST_KEYS):
                     some = keys[start : start + MOST_KEYS]

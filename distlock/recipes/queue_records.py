@@ -36,7 +36,6 @@ from distlock.backends.store import (
     Exists,
     KeyRange,
     Put,
-    Record,
     Snapshot,
 )
 from distlock.concurrency.backoff import backoff_until
@@ -73,8 +72,6 @@ from distlock.types.lease import Claim, Kind
 
 #: More records of one kind than there can be.
 _ALL = 2**31 - 1
-#: Keys that a purge lists at once.
-_MOST_LISTED = 1000
 #: Seconds between two attempts to change a directory that others change at the same time.
 _FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
 #: Seconds for which a producer relies on what it has read of the bound.
@@ -260,13 +257,15 @@ class QueueRecords(Recipe):
         first, count, listed = {READY: 1, HELD: _ALL}, [READY, DEAD], KeyRange(TAKEN, _ALL)
         seen = self._store.peek(self._directory, first, count, deadline, listed=listed)
         again = [one for one in _left_over(seen) if not one.last]
-        if again and again[0].number < min(map(number_of, _ready(seen)), default=math.inf):
+        ready = [key for key in seen.records if key.startswith(READY)]
+        if again and again[0].number < min(map(number_of, ready), default=math.inf):
             found = self._store.look(self._directory, [again[0].key], deadline).records
             return replace(seen, records={**found, **seen.records})
         return seen
 
     def _describe(self, seen: Snapshot, maxsize: int) -> QueueInfo:
-        deliveries = tuple(map(DeliveryInfo.of, _records_of(seen, HELD)))
+        held = [record for key, record in seen.records.items() if key.startswith(HELD)]
+        deliveries = tuple(map(DeliveryInfo.of, held))
         delayed, gone = sum(one.delayed for one in deliveries), _left_over(seen)
         last = sum(one.last for one in gone)
         ready, dead = seen.counts[READY] + len(gone) - last, seen.counts[DEAD] + last
@@ -286,8 +285,7 @@ class QueueRecords(Recipe):
         ]
 
     def _key_of_abandoned(self, number: int, deadline: float | None) -> str:
-        listed = KeyRange(f"{key_of(LAST, number)}/", 1)
-        keys = self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
+        keys = self._keys(KeyRange(f"{key_of(LAST, number)}/", 1), deadline)
         return next((one.key for one in self._abandoned.among(keys, deadline)), "")
 
     # Operating
@@ -310,11 +308,6 @@ class QueueRecords(Recipe):
         record = self._store.get(self._directory, TAIL, deadline)
         return int(record.value["number"]) if record else 0
 
-    def _list(self, kind: str, after: str, deadline: float | None) -> Sequence[str]:
-        """Return some keys of a kind, from one on."""
-        listed = KeyRange(kind, _MOST_LISTED, after)
-        return self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
-
     def _purge(self, keys: Sequence[str], deadline: float | None) -> int:
         """Remove items, at most MOST_KEYS; return how many: others may be faster."""
         if keys and keys[0].startswith(TAKEN):
@@ -329,14 +322,6 @@ class QueueRecords(Recipe):
         if not half:
             return 0
         return self._remove(keys[:half], deadline) + self._remove(keys[half:], deadline)
-
-
-def _records_of(seen: Snapshot, kind: str) -> list[Record]:
-    return [record for key, record in seen.records.items() if key.startswith(kind)]
-
-
-def _ready(seen: Snapshot) -> list[str]:
-    return [key for key in seen.records if key.startswith(READY)]
 
 
 def _left_over(seen: Snapshot) -> list[TakenKey]:

@@ -15,7 +15,7 @@ from distlock import audit
 from distlock.backends.recipe_records import Decide
 from distlock.backends.seats import directory_of
 from distlock.backends.shared import SharedBackend, shared_locks
-from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot, TooLarge
+from distlock.backends.store import MAX_VALUE, KeyRange, Put, RecordStore, Snapshot, TooLarge
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -83,6 +83,10 @@ class Recipe:
         if keys is None:
             return self._ask(partial(self._store.read, self._directory), deadline)
         return self._ask(partial(self._store.look, self._directory, keys), deadline)
+
+    def _keys(self, listed: KeyRange, deadline: float | None) -> Sequence[str]:
+        """Return the keys of some records. This blocks."""
+        return self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
 
     def _change(
         self, decide: Decide, deadline: float | None = None, *, keys: Collection[str] | None = None

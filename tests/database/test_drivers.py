@@ -246,7 +246,7 @@ def test_a_failure_is_told_like_any_other(kind, session):
 
 
 def test_a_cancelled_session_can_go_on(kind, backend, session):
-    with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.Cancelled):
+    with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.StatementCancelled):
         session.run(Statement(SLEEP[kind]), None)
     assert session.usable
     assert session.run(Statement("SELECT 1"), 5).rows

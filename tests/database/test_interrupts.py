@@ -79,7 +79,7 @@ def test_in_taking_and_leaving_a_lock(make, name):
 def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
     opened = []
 
-    class Watched(connect.Session):
+    class Watched(connect.DatabaseSession):
         def __init__(self, wrapper):
             super().__init__(wrapper)
             opened.append(weakref.ref(self))
@@ -89,7 +89,7 @@ def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
             super().__init__(wrapper)
             opened.append(weakref.ref(self))
 
-    monkeypatch.setattr(connect, "Session", Watched)
+    monkeypatch.setattr(connect, "DatabaseSession", Watched)
     monkeypatch.setattr(connect, "SQLiteSession", WatchedLocally)
     pool = make().pool
     had = []

@@ -290,7 +290,7 @@ def test_a_connection_that_comes_too_late_is_closed(apart, kind, server):
 @pytest.mark.parametrize("kind", SERVERS)
 def test_another_session_can_cancel_a_statement(backend, kind):
     session = backend.pool.open(blocking=True)
-    with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.Cancelled):
+    with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.StatementCancelled):
         session.run(Statement(SLEEP[kind]), None)
     assert session.run(ONE, 5).rows == [(1,)]
     session.close()

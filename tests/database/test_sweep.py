@@ -8,7 +8,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import LockUnavailable
-from distlock.backends.database.sql import SweptRows
+from distlock.backends.database.statements import SweptRows
 from distlock.backends.store import Delete, Put
 from distlock.models import DatabaseLock
 from distlock.types.lease import State

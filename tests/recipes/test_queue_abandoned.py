@@ -3,6 +3,7 @@
 import asyncio
 import queue as standard
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -337,10 +338,15 @@ def test_after_a_fleet_was_killed_its_items_come_one_after_the_other(
 
 @pytest.mark.not_on("local", "zookeeper", "etcd")  # these clear sessions by themselves
 def test_sessions_that_have_ended_are_cleared_in_bounded_steps(using, name, backend):
-    queue = Queue(name, using=using)
-    fill(queue, 360)
-    for one in take(queue, 360):
-        one.nack(delay=2)
-    passed(2)
-    assert answer(queue.get).body == 0
+    for delay in (2, 8, 32):
+        queue = Queue(f"{name}:{delay}", using=using)
+        fill(queue, 360)
+        taken, began = take(queue, 360), time.monotonic()
+        for one in taken:
+            one.nack(delay=delay)
+        if time.monotonic() < began + delay:  # else some have ended, and been cleared, meanwhile
+            break
+    passed(delay)
+    # On a busy machine a first call may not be answered, and the next one looks further on.
+    assert answer(queue.get).attempt == 2
     assert backend.store.sweep().expired >= 150

@@ -18,7 +18,7 @@ from distlock.admin.coordination.pages import (
     Cell,
     Columns,
     Detail,
-    Done,
+    Effect,
     Facts,
     Offer,
     RecipePages,
@@ -101,10 +101,10 @@ _VERSION: Columns[Value] = (
 )
 
 
-def _edit(ref: Ref, values: dict[str, Any]) -> Done:
+def _edit(ref: Ref, values: dict[str, Any]) -> Effect:
     config = Config(ref.name, keep=_KEEP, using=ref.alias)
     version = config.set(values["value"], if_version=ref.token, **signature(values))
-    return Done({"version": version})
+    return Effect({"version": version})
 
 
 def _consequences(versions: Versions, ref: Ref) -> list[Text]:
@@ -145,10 +145,10 @@ def _rollback_facts(versions: Versions, ref: Ref) -> Facts | None:
     ]
 
 
-def _rollback(ref: Ref, values: dict[str, Any]) -> Done:
+def _rollback(ref: Ref, values: dict[str, Any]) -> Effect:
     config = Config(ref.name, keep=_KEEP, using=ref.alias)
     version = config.rollback(int(ref.target), if_version=ref.token, **signature(values))
-    return Done({"version": version})
+    return Effect({"version": version})
 
 
 ROLL_BACK: Action[Versions] = Action(

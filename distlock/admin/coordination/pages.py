@@ -229,7 +229,7 @@ def signature(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Effect:
     """That an action was done, and more values for what the log says of it.
 
     The user sees ``count`` in place of the name, and ``why`` it was not done for all.
@@ -248,7 +248,7 @@ class Action(Generic[R]):
     - ``perform``: does it, on another thread; None, False or StaleToken if the token was another
       one by then.
     - ``log``: what the log says then, a template for the values of the form, ``target``, ``token``
-      and those of Done.
+      and those of Effect.
     """
 
     name: str
@@ -257,7 +257,7 @@ class Action(Generic[R]):
     button: Text
     consequences: Callable[[R, Ref], Sequence[Text]]
     facts: Callable[[R, Ref], Facts | None]
-    perform: Callable[[Ref, dict[str, Any]], Done | bool | None]
+    perform: Callable[[Ref, dict[str, Any]], Effect | bool | None]
     log: Text
     done: Text
     danger: bool = True

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from distlock.admin.coordination.pages import (
     Action,
     Cell,
-    Done,
+    Effect,
     Facts,
     Ref,
     Text,
@@ -95,7 +95,7 @@ def _facts(contents: Contents, ref: Ref) -> Facts | None:
     ]
 
 
-def _in_bulk(change: Callable[..., int], ref: Ref, values: dict[str, Any]) -> Done | None:
+def _in_bulk(change: Callable[..., int], ref: Ref, values: dict[str, Any]) -> Effect | None:
     """Change dead letters; say how many were changed, and why no more were."""
     queue, until = Queue(ref.name, using=ref.alias), clock() + _BULK_SECONDS
     done, before = 0, -1
@@ -111,7 +111,7 @@ def _in_bulk(change: Callable[..., int], ref: Ref, values: dict[str, Any]) -> Do
         if not done:
             raise
         why = one_line(error)
-    return Done({"count": done}, f"{done}.", why) if done else None
+    return Effect({"count": done}, f"{done}.", why) if done else None
 
 
 RETRY: Action[Contents] = Action(
@@ -133,11 +133,11 @@ RETRY: Action[Contents] = Action(
 )
 
 
-def _discard(ref: Ref, values: dict[str, Any]) -> Done | None:
+def _discard(ref: Ref, values: dict[str, Any]) -> Effect | None:
     if ref.target != READY:
         return _in_bulk(Queue.discard, ref, values)
     count = Queue(ref.name, using=ref.alias).purge(**signature(values))
-    return Done({"count": count}, f"{count}.") if count else None
+    return Effect({"count": count}, f"{count}.") if count else None
 
 
 DISCARD: Action[Contents] = Action(

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from distlock import audit
-from distlock.admin.coordination.pages import Action, Detail, Done, Facts, RecipePages, Ref, Text
+from distlock.admin.coordination.pages import Action, Detail, Effect, Facts, RecipePages, Ref, Text
 from distlock.admin.panel import (
     PanelAdmin,
     error_text,
@@ -258,7 +258,7 @@ class RecipeAdmin(PanelAdmin):
         """Do it, log who did it and why, and add a message that says what came of it."""
         values = {**values, "user": request.user.get_username()}
 
-        def attempt(backend: BaseBackend, deadline: float) -> Done | LockError | bool | None:
+        def attempt(backend: BaseBackend, deadline: float) -> Effect | LockError | bool | None:
             try:
                 return action.perform(ref, values)
             except StaleToken:
@@ -271,8 +271,7 @@ class RecipeAdmin(PanelAdmin):
         what: Text = names_in_message([ref.target or ref.name])
         said: Text = _("Nothing was done, because it has changed since it was shown:")
         why: Text = ""
-        log: Text = ""
-        level = messages.WARNING
+        log, level = why, messages.WARNING
         if isinstance(done, LockError):
             said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
             why = error_text(request, problem)
@@ -282,17 +281,17 @@ class RecipeAdmin(PanelAdmin):
                 text = "no answer to %s %r on %r: %s"
                 logger.warning(text, action.name, ref.name, ref.alias, problem)
         elif done:
-            done = Done() if done is True else done
+            done = Effect() if done is True else done
             level = messages.WARNING if done.why else messages.SUCCESS
             said, what, why, log = action.done, done.count or what, done.why, action.log
             values |= done.values
         messages.add_message(request, level, format_html("{} {} {}", said, what, why))
         if log:
             values |= {"title": action.title, "target": ref.target, "token": ref.token}
-            kind, model = self.pages.kind, self.pages.model
+            pages = self.pages
             # What was done the recipe has recorded by itself.
             asked = action.name if isinstance(done, LockError) else ""
-            write_log(request, ref.alias, kind, ref.name, log, values, asked, model)
+            write_log(request, ref.alias, pages.kind, ref.name, log, values, asked, pages.model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""

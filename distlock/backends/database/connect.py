@@ -21,7 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks
-from distlock.backends.database.connection import Session
+from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.errors import (
     NoRight,
     NoSession,
@@ -44,7 +44,7 @@ from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start
-from distlock.concurrency.workers import Job
+from distlock.concurrency.workers import ThreadCall
 
 #: Updates then count the rows that they matched, and a packet may have several statements, which
 #: PyMySQL does not ask for by itself. MySQLdb.constants.CLIENT.FOUND_ROWS and MULTI_STATEMENTS
@@ -126,7 +126,7 @@ def engine_of(database: str) -> type[Any]:
                 import_module("MySQLdb.connections")
         return wrapper
 
-    job = Job(load)
+    job = ThreadCall(load)
     start(job.run, "distlock-import", lambda: None)
     job.wait(None)
     return job.take()
@@ -147,7 +147,7 @@ def open_session(
     timeout: float,
     blocking: bool = False,
     pooled: bool | None = False,
-) -> Session:
+) -> DatabaseSession:
     """Open a session with the database of an alias; NoSession if there is none within ``limit`` s.
 
     ``timeout`` is the most that a statement will be given, in seconds. ``blocking`` sessions may
@@ -170,7 +170,7 @@ def open_session(
         _postgresql_options(options, limit)
     return connect_with_timeout(
         until - clock(),  # the driver may have been loaded just now
-        lambda: _opened(Session, wrapper, limit, blocking=blocking, pooled=pooled),
+        lambda: _opened(DatabaseSession, wrapper, limit, blocking=blocking, pooled=pooled),
     )
 
 
@@ -249,13 +249,13 @@ def _at_most(options: dict[str, Any], option: str, seconds: float) -> int:
 
 
 def _opened(
-    kind: type[Session],
+    kind: type[DatabaseSession],
     wrapper: Any,
     limit: float,
     *,
     blocking: bool = False,
     pooled: bool | None = False,
-) -> Session:
+) -> DatabaseSession:
     try:
         wrapper.ensure_connection()
         session = kind(wrapper)
@@ -280,7 +280,7 @@ def _opened(
     return session
 
 
-def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None) -> None:
+def _set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool | None) -> None:
     """Set in the server what the statements about locks rely on."""
     vendor = session.wrapper.vendor
     if vendor == "sqlite":
@@ -306,7 +306,7 @@ def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None)
             session.run(Statement(_POSTGRESQL_ONCE), limit)
 
 
-def _ask_postgresql(session: Session, limit: float) -> tuple[Any, ...]:
+def _ask_postgresql(session: DatabaseSession, limit: float) -> tuple[Any, ...]:
     wrapper, ask = session.wrapper, Statement(_POSTGRESQL_ASKED)
     if not _is_without_pool(wrapper):
         return session.run(ask, limit).rows[0]
@@ -323,12 +323,12 @@ def _ask_postgresql(session: Session, limit: float) -> tuple[Any, ...]:
     return row
 
 
-def connect_with_timeout(limit: float, connect: Callable[[], Session]) -> Session:
+def connect_with_timeout(limit: float, connect: Callable[[], DatabaseSession]) -> DatabaseSession:
     """Connect on another thread; NoSession after ``limit`` seconds.
 
     A driver that connects cannot be interrupted. A session that comes too late is closed.
     """
-    pending: Pending[Session] = Pending()
+    pending: Pending[DatabaseSession] = Pending()
 
     def connect_for_pending() -> None:
         try:

@@ -7,9 +7,10 @@ What other modules build on (everything else in this package goes through it):
   :class:`~.errors.StatementFailed`.
 - :meth:`Pool.open` opens a session of one's own, with ``blocking=True`` for one that may wait in
   the server for as long as it likes.
-- :meth:`Session.run` runs one statement, or several in one packet; ``limit`` is in seconds, None
-  for none. :meth:`Session.ask` takes the time for which the session was lent.
-- A statement that another session cancels in the server raises :class:`~.errors.Cancelled`.
+- :meth:`DatabaseSession.run` runs one statement, or several in one packet; ``limit`` is in
+  seconds, None for none. :meth:`DatabaseSession.ask` takes the time for which the session was lent.
+- A statement that another session cancels in the server raises
+  :class:`~.errors.StatementCancelled`.
 - ``hang_up()`` ends the statement that another thread is running here, from this side:
   that raises :class:`~.errors.ConnectionLost`. Any thread may call it; the rest is only for the one
   that uses the session.
@@ -166,7 +167,7 @@ class Connection:
         self.usable = False
 
 
-class Session(Connection):
+class DatabaseSession(Connection):
     """A connection of our own, apart from the caller's: autocommit, and used by any thread in turn.
 
     If an interrupt drops the last reference, the garbage collector closes the session.
@@ -266,8 +267,8 @@ def _fileno(wrapper: Any) -> int:
         return -1
 
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-_of_parent: list[Session] = []
+_sessions: weakref.WeakSet[DatabaseSession] = weakref.WeakSet()
+_of_parent: list[DatabaseSession] = []
 
 
 @fork.in_child

@@ -66,13 +66,13 @@ class SerializationFailure(Refused):
     """The engine ended this statement because of a deadlock or a concurrent write; try again."""
 
 
-class Cancelled(StatementFailed):
+class StatementCancelled(StatementFailed):
     """Another session cancelled the statement."""
 
     usable = True
 
 
-class NotReplicated(Cancelled):
+class NotReplicated(StatementCancelled):
     """The wait for the synchronous standby was cancelled: the standby may not have the commit.
 
     PostgreSQL reports a success, with a warning. After a failover the commit may be gone.
@@ -107,7 +107,7 @@ _MYSQL: dict[int, type[StatementFailed]] = {
     1698: NoRight,  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
     1213: SerializationFailure,  # ER_LOCK_DEADLOCK
     1020: SerializationFailure,  # ER_CHECKREAD
-    1317: Cancelled,  # ER_QUERY_INTERRUPTED
+    1317: StatementCancelled,  # ER_QUERY_INTERRUPTED
     1146: NoTable,  # ER_NO_SUCH_TABLE
     1243: NotPrepared,  # ER_UNKNOWN_STMT_HANDLER: a proxy has changed the session, or reset it
     1615: NotPrepared,  # ER_NEED_REPREPARE: the table is changed all the time
@@ -136,7 +136,7 @@ _POSTGRESQL: dict[str, type[StatementFailed]] = {
     "42501": NoRight,  # insufficient_privilege, also by row-level security
     "40P01": SerializationFailure,  # deadlock_detected
     "40001": SerializationFailure,  # serialization_failure
-    "57014": Cancelled,  # query_canceled
+    "57014": StatementCancelled,  # query_canceled
     "42P01": NoTable,  # undefined_table
     "57P01": ConnectionLost,  # admin_shutdown
     "57P02": ConnectionLost,  # crash_shutdown

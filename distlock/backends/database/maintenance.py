@@ -27,8 +27,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.runner import RecordRunner, StatementRunner
-from distlock.backends.database.sql import SweptRows
-from distlock.backends.database.statements import BATCH, Statement, batches, owner_of
+from distlock.backends.database.statements import BATCH, Statement, SweptRows, batches, owner_of
 from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable

@@ -17,16 +17,8 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
 )
-from distlock.backends.database.sql import (
-    TABLE,
-    Dialect,
-    in_list,
-    insert,
-    named_values,
-    row_columns,
-    update,
-)
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.sql import TABLE, Dialect, insert, row_columns, update
+from distlock.backends.database.statements import Result, Statement, in_list, named_values
 from distlock.backends.store import Address
 from distlock.types.lease import Lease
 

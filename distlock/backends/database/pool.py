@@ -17,7 +17,7 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.connect import TARGET, current_settings, dialect_for, open_session
-from distlock.backends.database.connection import SHORTEST_LIMIT, Session
+from distlock.backends.database.connection import SHORTEST_LIMIT, DatabaseSession
 from distlock.backends.database.statements import Result, Statement, with_tables_renamed
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
@@ -46,9 +46,9 @@ class _Loan:
     latest it ends with this object, and the garbage collector closes its session.
     """
 
-    session: Session | None = None
+    session: DatabaseSession | None = None
     #: where the session is kept after this; another list since, if the pool was closed
-    home: list[Session]
+    home: list[DatabaseSession]
     #: is set when it is granted, if that has to be waited for
     latch: Latch | None = None
 
@@ -92,7 +92,7 @@ class Pool:
     def after_fork_in_child(self) -> None:
         """Have no sessions: they are the parent's."""
         self._mutex = threading.Lock()
-        self._idle: list[Session] = []  # in the order of their last use
+        self._idle: list[DatabaseSession] = []  # in the order of their last use
         self._loans: set[ref[_Loan]] = set()
         self._waiting: deque[ref[_Loan]] = deque()
         self._trusted_since = -math.inf
@@ -131,7 +131,7 @@ class Pool:
 
     def work(
         self,
-        function: Callable[[Session], T],
+        function: Callable[[DatabaseSession], T],
         deadline: float | None = None,
         *,
         at_once: bool = False,
@@ -171,7 +171,7 @@ class Pool:
                 if loan is not None:
                     self._give_back(loan)
 
-    def open(self, deadline: float | None = None, *, blocking: bool = False) -> Session:
+    def open(self, deadline: float | None = None, *, blocking: bool = False) -> DatabaseSession:
         """Open a session that the caller alone uses, and closes; raises NoSession.
 
         ``blocking``: its statements may take as long as they like.
@@ -215,7 +215,7 @@ class Pool:
 
     def _take(
         self, until: float, *, fresh: bool = False, at_once: bool = False
-    ) -> tuple[_Loan, Session]:
+    ) -> tuple[_Loan, DatabaseSession]:
         """Return a loan, which is to be given back, and its session; NoSession after ``until``.
 
         ``fresh``: where one session was dead, others that were idle most likely are, too.
@@ -332,10 +332,16 @@ class Pool:
 
 
 #: A server that restarts, a deadlock, an operator who cancels what takes long.
-_MAY_BE_TRIED_AGAIN = (errors.ConnectionLost, errors.SerializationFailure, errors.Cancelled)
+_MAY_BE_TRIED_AGAIN = (
+    errors.ConnectionLost,
+    errors.SerializationFailure,
+    errors.StatementCancelled,
+)
 
 
-def _close_while(sessions: list[Session], condition: Callable[[Session], bool]) -> None:
+def _close_while(
+    sessions: list[DatabaseSession], condition: Callable[[DatabaseSession], bool]
+) -> None:
     """Close the first ones, for as long as the condition is true for the next one."""
     try:
         while condition(sessions[0]):

@@ -20,16 +20,8 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
 )
-from distlock.backends.database.sql import (
-    TABLE,
-    Dialect,
-    in_list,
-    named_values,
-    row_columns,
-    update,
-    upsert,
-)
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import TABLE, Dialect, row_columns, update, upsert
+from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.store import Address
 
 

@@ -8,8 +8,15 @@ from typing import Any
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values
-from distlock.backends.database.statements import COLUMNS, Row, Statement, info_of
+from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.statements import (
+    COLUMNS,
+    Row,
+    Statement,
+    in_list,
+    info_of,
+    named_values,
+)
 from distlock.backends.database.wait_manager import WaitManager
 from distlock.types.lease import LockInfo, Waiting
 from distlock.types.owners import NAMED, RESERVED

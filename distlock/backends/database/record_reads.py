@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, SESSIONS, RecordSQL
-from distlock.backends.database.sql import named_values
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Statement, named_values
 from distlock.backends.store import KeyRange, Record, Snapshot
 from distlock.types.values import decoded
 

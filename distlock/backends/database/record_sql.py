@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.sql import LONGEST, SweptRows, in_list, named_values
-from distlock.backends.database.statements import BATCH, Statement
+from distlock.backends.database.sql import LONGEST
+from distlock.backends.database.statements import BATCH, Statement, SweptRows, in_list, named_values
 from distlock.backends.store import (
     Absent,
     Address,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distlock.backends.database import errors
-from distlock.backends.database.connection import Session
+from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.postgresql import ChangeNotice, channel_of, key_of
 from distlock.backends.database.record_sql import RecordSQL
@@ -54,7 +54,7 @@ class RecordListener:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._session: Session | None = None
+        self._session: DatabaseSession | None = None
         #: whether the driver cannot listen
         self._cannot_listen = False
         #: the channels that it listens on, and until when each is kept at least

@@ -9,10 +9,18 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.statements import BATCH, COLUMNS, Result, Row, Statement
+from distlock.backends.database.statements import (
+    COLUMNS,
+    Result,
+    Row,
+    Statement,
+    SweptRows,
+    in_list,
+    named_values,
+)
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
 from distlock.types.owners import NAMED, reserved_owner
 
@@ -28,31 +36,6 @@ _VERDICT_COLUMNS = 2
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
-
-
-class SweptRows(NamedTuple):
-    """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
-
-    table: str
-    #: the statement that clears them, without its condition
-    clearing: str
-    condition: str
-    params: Mapping[str, Any] = {}
-
-    def find(self, after: int) -> Statement:
-        """Ask for the first ids after ``after``."""
-        return Statement(
-            f"SELECT id FROM {self.table} WHERE id > %(after)s AND {self.condition}"
-            f" ORDER BY id LIMIT {BATCH}",
-            {**self.params, "after": after},
-        )
-
-    def clear(self, ids: Sequence[int]) -> Statement:
-        """Clear those of the rows that find() would name."""
-        return Statement(
-            f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
-            {**self.params, **named_values("id", ids)},
-        )
 
 
 class Dialect:
@@ -414,14 +397,3 @@ def holder(claim: Claim) -> str:
     """
     key = claim.owner.key
     return key if key.startswith(NAMED) else f"{key}:{claim.nonce}"
-
-
-def in_list(column: str, name: str, values: Sequence[Any]) -> str:
-    """Return the condition that a column has one of these values; named_values() has them."""
-    placeholders = ", ".join(f"%({name}{number})s" for number in range(len(values)))
-    return f"{column} IN ({placeholders})"
-
-
-def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return the parameters of in_list()."""
-    return {f"{name}{number}": value for number, value in enumerate(values)}

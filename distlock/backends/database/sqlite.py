@@ -29,9 +29,9 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
 )
-from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values, upsert
+from distlock.backends.database.sql import TABLE, Dialect, upsert
 from distlock.backends.database.sqlite_session import in_transaction
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.store import Address
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Step, Steps

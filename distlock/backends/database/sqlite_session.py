@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from distlock.backends.database.connection import Connection, Session
+from distlock.backends.database.connection import Connection, DatabaseSession
 from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
 from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
@@ -120,7 +120,7 @@ def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
         connection.execute(f"PRAGMA busy_timeout = {own}")
 
 
-class SQLiteSession(Session):
+class SQLiteSession(DatabaseSession):
     """A session of our own. ``limit`` is for the wait while others write."""
 
     def run(self, statement: Statement, limit: float | None) -> Result:
@@ -133,13 +133,13 @@ class SQLiteSession(Session):
             return super().run(statement, limit)
 
     def close(self) -> None:
-        """See Session.close()."""
+        """See DatabaseSession.close()."""
         with gate.closed:
             self._close()
             super().close()
 
     def leave_to_parent(self) -> None:
-        """See Session.leave_to_parent()."""
+        """See DatabaseSession.leave_to_parent()."""
         super().leave_to_parent()
         if gate.is_broken():
             # Closing it would roll back the parent's transaction in the file. It is never deleted.
@@ -153,7 +153,9 @@ class SQLiteSession(Session):
             self.wrapper.connection.close()
 
 
-def open_in_process(wrapper: Any, limit: float, opened: Callable[[], Session]) -> Session:
+def open_in_process(
+    wrapper: Any, limit: float, opened: Callable[[], DatabaseSession]
+) -> DatabaseSession:
     """Return what ``opened()`` returns, which connects the wrapper."""
     settings = wrapper.settings_dict
     if settings["NAME"] == ":memory:":
@@ -289,7 +291,8 @@ class CallerTransaction:
             return CallerConnection(connection)
         if nonce is not None and (found := self._open.get(nonce)) is not None:
             return CallerConnection(found[0])
-        return connection_of_test(self.database)
+        connection = connection_of_test_case(self.database)
+        return None if connection is None else CallerConnection(connection)
 
     def is_open(self, nonce: str) -> bool:
         """Return whether the transaction in which a hold was acquired is still open."""

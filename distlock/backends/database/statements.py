@@ -79,6 +79,42 @@ def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
         yield values[start : start + BATCH]
 
 
+def in_list(column: str, name: str, values: Sequence[Any]) -> str:
+    """Return the condition that a column has one of these values; named_values() has them."""
+    placeholders = ", ".join(f"%({name}{number})s" for number in range(len(values)))
+    return f"{column} IN ({placeholders})"
+
+
+def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the parameters of in_list()."""
+    return {f"{name}{number}": value for number, value in enumerate(values)}
+
+
+class SweptRows(NamedTuple):
+    """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
+
+    table: str
+    #: the statement that clears them, without its condition
+    clearing: str
+    condition: str
+    params: Mapping[str, Any] = {}
+
+    def find(self, after: int) -> Statement:
+        """Ask for the first ids after ``after``."""
+        return Statement(
+            f"SELECT id FROM {self.table} WHERE id > %(after)s AND {self.condition}"
+            f" ORDER BY id LIMIT {BATCH}",
+            {**self.params, "after": after},
+        )
+
+    def clear(self, ids: Sequence[int]) -> Statement:
+        """Clear those of the rows that find() would name."""
+        return Statement(
+            f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
+            {**self.params, **named_values("id", ids)},
+        )
+
+
 class Result(NamedTuple):
     """What the database answered to one statement."""
 

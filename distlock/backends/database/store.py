@@ -164,7 +164,7 @@ class DatabaseStore(RecordStore):
     def _apply(self, connection: Connection, edit: Edit, create: bool) -> ApplyResult:
         try:
             return self._sql.apply(connection, edit, create=create)
-        except (errors.ConnectionLost, errors.Cancelled) as failed:
+        except (errors.ConnectionLost, errors.StatementCancelled) as failed:
             # The pool would send it once more. But what is carried out twice may have been undone
             # by others in between, and what was carried out can make the conditions fail.
             if not failed.maybe_applied:

@@ -18,8 +18,8 @@ from distlock.backends.database.errors import (
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect, in_list, named_values
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.open_transactions import (
     SEES_COMMITS,
     blocks_of_test_case,

@@ -14,7 +14,7 @@ from django.db import connections
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connect import TARGET
-from distlock.backends.database.connection import Session
+from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.sql import holder
 from distlock.backends.database.statements import Result, Statement
@@ -81,7 +81,7 @@ class LockRows:
         transaction of someone else kept the row, whoever has the lock.
         """
 
-        def work(session: Session) -> int | None:
+        def work(session: DatabaseSession) -> int | None:
             dialect, locks = session.dialect, self.locks
             if session.pooled:  # nobody waits in a queue; a native lock there was left behind
                 return dialect.acquire(session.ask, claim)
@@ -107,7 +107,7 @@ class WaitSession:
     One thread at a time uses it; cancel(), hang_up() and waits_since() are for others.
     """
 
-    def __init__(self, session: Session, locks: AdvisoryLocks, limit: float) -> None:
+    def __init__(self, session: DatabaseSession, locks: AdvisoryLocks, limit: float) -> None:
         """Prepare the session; ``limit`` is the seconds that the server gets for a short answer."""
         self.session = session
         self.locks = locks
@@ -155,7 +155,9 @@ class WaitSession:
         statement = Statement(f"{comment}{self.locks.wait(self.key, seconds)}")
         self._sent_at, self._waiter = clock(), waiter
         try:
-            with suppress(errors.Cancelled, errors.RowLocked):  # the latter: the seconds are over
+            with suppress(
+                errors.StatementCancelled, errors.RowLocked
+            ):  # the latter: the seconds are over
                 answer = self.session.run(statement, None)
                 self.is_head = [str(got) for (got,) in answer.rows] == ["1"]
         finally:
@@ -169,7 +171,9 @@ class WaitSession:
         """Give the native lock back, if it was granted just when the wait was cancelled."""
         leave = Statement(self.locks.leave(self.key))
         try:
-            with suppress(errors.Cancelled):  # the cancel of the wait came late; there is one only
+            with suppress(
+                errors.StatementCancelled
+            ):  # the cancel of the wait came late; there is one only
                 self.session.run(leave, self.limit)
                 return
             self.session.run(leave, self.limit)

@@ -49,7 +49,7 @@ _TRANSIENT = (
     errors.ConnectionLost,
     errors.NoSession,
     errors.StatementTimeout,
-    errors.Cancelled,
+    errors.StatementCancelled,
 )
 
 
@@ -268,7 +268,7 @@ class Waiter:
             rest = self.waits.locks.longest_wait - (clock() - self.began)
             session.wait(self, rest, self._comment(session))
             if session.empty and self.wake_reason is None and not self._is_long:
-                raise errors.Cancelled("the server ended a wait by itself")
+                raise errors.StatementCancelled("the server ended a wait by itself")
         if session.is_head or self._is_long:
             self._poll_row(session)
 
