@@ -45,13 +45,16 @@ def record(
     """Write down that somebody did something to a name, or with "" to a whole backend.
 
     ``place`` is the backend's alias, the kind and the name. ``action`` is a word for scripts,
-    ``text`` for people; ``who`` is the system's user by default. An error is logged, not raised.
+    ``text`` for people; ``who`` is the system's user by default. An error is logged, not raised,
+    together with what could not be written.
     """
     using, kind, name = place
     text = escaped(f"{text} Reason: {reason}" if reason else text)
     who = escaped(str(who) or system_user())[:255]
+    at = timezone.now()  # it may be written much later
     values = {"using": using, "kind": kind, "name": name, "action": action, "text": text}
-    _ask(lambda model: model.objects.create(at=timezone.now(), who=who, **values), None)
+    what = f"; to be written: {kind} {name!r} on {using!r}, {action} by {who}: {text}"
+    _ask(lambda model: model.objects.create(at=at, who=who, **values), None, what)
 
 
 def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:
@@ -106,8 +109,10 @@ def system_user() -> str:
         return f"?@{socket.gethostname()}"
 
 
-def _ask(call: Callable[[Any], T], default: T) -> T:
+def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
     """Return what the model is asked for; the default if it cannot be asked in time.
+
+    ``what`` ends the line that says so in the log.
 
     On a thread: what was done in a backend is not undone by a rollback of the caller, a silent
     database is not waited for, and in a coroutine nothing is. But on SQLite another connection
@@ -119,23 +124,28 @@ def _ask(call: Callable[[Any], T], default: T) -> T:
         connection: Any = connections[database]
         inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
         if connection.in_atomic_block and inside:
-            return _attempt(call, model, database, default)
-        job = _threads.submit(partial(_attempt, call, model, database, default))
-        if asyncio._get_running_loop() is None and job.wait(clock() + _LIMIT):
-            return job.take()
+            return _attempt(call, model, database, default, what)
+        job = _threads.submit(partial(_attempt, call, model, database, default, what))
+        if asyncio._get_running_loop() is None:
+            if job.wait(clock() + _LIMIT):
+                return job.take()
+            # It may answer yet; but this process may end before.
+            text = "the audit log, in the database %r, has not answered in time%s"
+            thread_logger.warning(text, database, what)
     except Exception as error:  # Django may not be set up, or no more threads can be had
-        thread_logger.warning("the audit log could not be asked: %s", error)
+        thread_logger.warning("the audit log could not be asked: %s%s", error, what)
     return default
 
 
-def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T) -> T:
+def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T, what: str) -> T:
     try:
         # Without a transaction of the caller this is one statement.
         inside = connections[database].in_atomic_block
         with transaction.atomic(database) if inside else nullcontext():
             return call(model)
     except Exception as error:
-        thread_logger.warning("the audit log, in the database %r, failed: %s", database, error)
+        text = "the audit log, in the database %r, failed: %s%s"
+        thread_logger.warning(text, database, error, what)
         return default
     finally:
         if not connections[database].in_atomic_block:  # that of a thread of its own

@@ -109,11 +109,31 @@ def test_what_is_done_is_done_while_the_database_of_the_log_is_silent(
 ):
     (lock,) = taken("stock")
     elsewhere.pause()
-    assert Lock("stock").force_release(lock.token)
+    assert Lock("stock").force_release(lock.token, reason="stuck", who="ada")
+    assert (
+        "has not answered in time; to be written: lock 'stock' on 'default', release" in caplog.text
+    )
+    assert "by ada: Force released:" in caplog.text and "Reason: stuck" in caplog.text
     assert not lock.info().owner
     assert run("show", "stock").code == 3
     elsewhere.resume()
     eventually(lambda: AuditEntry.objects.using("postgresql").count() == 1)
+
+
+def test_what_is_written_late_says_when_it_was_done(elsewhere):
+    async def set_some():
+        for value in range(4):  # more than are written at once
+            await Config("mail").aset(value)
+
+    elsewhere.pause()
+    asyncio.run(set_some())
+    done, found = timezone.now(), AuditEntry.objects.using("postgresql")
+    elsewhere.resume()
+    eventually(lambda: found.count() == 4)
+    assert max(entry.at for entry in found.all()) < done
+    assert [entry.text for entry in found.order_by("at")] == [
+        f"Set: version {version}." for version in range(1, 5)
+    ]
 
 
 def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog):
@@ -122,6 +142,7 @@ def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog)
     with caplog.at_level(logging.WARNING, "distlock"):
         assert Lock("stock").force_release(lock.token)
         eventually(lambda: "the audit log, in the database 'postgresql', failed" in caplog.text)
+    assert "to be written: lock 'stock' on 'default', release by" in caplog.text
 
 
 class TestASweep:

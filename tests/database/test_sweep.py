@@ -1,6 +1,7 @@
 """Sweeping clears what has ended and what has long been free, and nothing else."""
 
 import threading
+import time
 from contextlib import closing, contextmanager
 
 import pytest
@@ -8,6 +9,7 @@ from django.db import connections, transaction
 
 from distlock import LockUnavailable
 from distlock.backends.database.statements import SweptRows
+from distlock.backends.store import Delete, Put
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.contract.watch import eventually
@@ -131,6 +133,28 @@ def test_what_is_taken_while_it_is_swept_is_left_alone(backend, sql, kind, name,
     assert (swept.expired, swept.removed) == (0, 0)
     assert backend.verify(taken[0])
     assert backend.verify(taken[1])
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_directory_that_is_filled_while_a_sweep_waits_for_it_is_left_alone(make, database, kind):
+    """However soon empty ones are removed: its records would be lost with it."""
+    store = make(keep=0.001).store
+    store.apply("filled", [Put("a", 1)])
+    store.apply("filled", [Delete("a")])
+    time.sleep(0.01)
+    sweeping = threading.Thread(target=store.sweep)
+    with transaction.atomic(using=database), connections[database].cursor() as cursor:
+        revision = time.time_ns() // 1000
+        cursor.execute("UPDATE database_lock_directory SET revision = %s", [revision])
+        cursor.execute(
+            "INSERT INTO database_lock_record (directory, name, value, created, revision)"
+            " SELECT id, 'b', '2', revision, revision FROM database_lock_directory"
+        )
+        sweeping.start()
+        sweeping.join(0.3)
+        assert sweeping.is_alive()  # it waits for the row
+    sweeping.join()
+    assert sorted(store.read("filled").records) == ["b"]
 
 
 @pytest.mark.slow

@@ -96,6 +96,46 @@ def test_one_of_several_conditions_is_enough_to_refuse(store, directory, there):
     assert store.apply(directory, [Put("new", 1)], [*good, Unchanged(there["other"])])
 
 
+def test_a_condition_may_be_said_twice(store, directory, there):
+    twice = [Exists("there"), Exists("other"), Exists("there"), Absent("new"), Absent("new")]
+    assert store.apply(directory, [Put("there", 2)], twice)
+    assert store.apply(directory, [Put("there", 3)], [*twice, Exists("nobody")]) is None
+    assert values(store.read(directory)) == {"there": 2, "other": 1}
+
+
+def test_keys_are_only_text(store, directory):
+    """Whatever they look like, and however many of them there are in one question."""
+    keys = [
+        "%",
+        "%s",
+        "%(key0)s",
+        "{0}",
+        "{}",
+        "}{",
+        "'",
+        '"',
+        "''; --",
+        "\\",
+        "$1",
+        "a b",
+        "é",
+        "%%",
+    ]
+    for some in (keys[:1], keys[:2], keys):
+        assert store.apply(
+            directory, [Put(key, key) for key in some], [Absent(key) for key in some]
+        )
+        assert values(store.look(directory, [*some, some[0], "nobody"])) == {
+            key: key for key in some
+        }
+        there = [Exists(key) for key in some]
+        assert store.apply(directory, [Delete(key) for key in some], there)
+        assert not store.look(directory, some).records
+        assert store.apply(directory, [Delete(key) for key in some], there) is None
+    assert not store.look(f"{directory}{{0}}%s", keys).records
+    assert not store.look(directory, []).records
+
+
 def test_a_condition_is_of_the_moment_before_the_change(store, directory):
     assert store.apply(directory, [Put("a", 1)], [Absent("a")])
     assert store.apply(directory, [Delete("a"), Put("b", 1)], [Exists("a"), Absent("b")])

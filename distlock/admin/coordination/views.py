@@ -228,9 +228,7 @@ class RecipeAdmin(PanelAdmin):
         if "confirmed" in request.POST and form.is_valid():
             self._perform(request, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
-        answer = call_backends([ref.alias], lambda backend, deadline: self.pages.read_target(ref))[
-            ref.alias
-        ]
+        answer = call_backends([ref.alias], lambda *_: self.pages.read_target(ref))[ref.alias]
         report = answer.value
         facts = None if report is None else action.facts(report, ref)
         if report is not None and facts is not None and action.initial and not filled:

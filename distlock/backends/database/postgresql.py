@@ -261,6 +261,10 @@ class PostgreSQLRecords(RecordSQL):
         f"FROM (VALUES ({{2}})) wanted (name) CROSS JOIN LATERAL (SELECT * FROM {RECORDS} one"
         " WHERE one.directory = {0} AND one.name = wanted.name LIMIT 1) o WHERE TRUE"
     )
+    # A statement that waited for a row looks at it once more, but at others as they were before.
+    UNCHANGED: ClassVar[str] = (
+        f" AND revision = (SELECT d.revision FROM {DIRECTORIES} d WHERE d.id = {DIRECTORIES}.id)"
+    )
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""

@@ -97,6 +97,8 @@ class RecordSQL(ABC):
     PAUSES: ClassVar[tuple[float, float]] = (0.05, 1.0)
     #: how to look several keys up one by one, if it does not for a list of them; see _among()
     AMONG: ClassVar[str] = ""
+    #: the condition that a directory was not changed while a sweep waited for its row, if needed
+    UNCHANGED: ClassVar[str] = ""
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
@@ -149,13 +151,13 @@ class RecordSQL(ABC):
         """
         records = f"FROM {RECORDS} o WHERE o.directory = {directory}"
         texts, absent, there = ["1 = 1"], list[str](), dict[tuple[str, int | None], str]()
-        names = list[str]()
+        names = dict[str, str]()  # by key: a condition may be said twice
         for number, condition in enumerate(edit.conditions):
             name, same = f"%(other{number})s", f"%(revision{number})s"
             if isinstance(condition, Absent):
                 absent.append(name)
             elif isinstance(condition, Exists):
-                names.append(name)
+                names[condition.key] = name
                 exactly = "" if condition.revision is None else f" AND o.revision = {same}"
                 there[condition.key, condition.revision] = f"o.name = {name}{exactly}"
             else:
@@ -165,7 +167,7 @@ class RecordSQL(ABC):
         if len({key for key, _ in there}) == len(there) > 1:
             some = " OR ".join(f"({text})" for text in there.values())
             # Repeat the names in a list of their own: the index is used for that list only.
-            those = self._among(directory, names)
+            those = self._among(directory, [*names.values()])
             texts.append(f"(SELECT COUNT(*) {those} AND ({some})) = {len(there)}")
         else:
             texts += [f"EXISTS (SELECT 1 {records} AND {text})" for text in there.values()]
@@ -298,7 +300,7 @@ class RecordSQL(ABC):
             DIRECTORIES,
             f"DELETE FROM {DIRECTORIES}",
             f"revision <= {self.now} - %(kept)s AND NOT EXISTS (SELECT 1 FROM {RECORDS} r"
-            f" WHERE r.directory = {DIRECTORIES}.id)",
+            f" WHERE r.directory = {DIRECTORIES}.id){self.UNCHANGED}",
             {"kept": int(keep * 1_000_000)},
         )
 
