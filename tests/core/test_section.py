@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from distlock import Lock, LockLost
+from distlock import Lock, LockBusy, LockLost
 from distlock.backends.local import LocalBackend
 from distlock.core import local_queue
 from distlock.core.run_under import busy_error, run_under
@@ -204,3 +204,36 @@ def collect_inside(what):
 @pytest.mark.parametrize("what", LOCKS)
 def test_a_body_may_be_collected_as_garbage_while_its_thread_takes_a_lock(child, what):
     assert child(collect_inside, what).line() == "free"
+
+
+def test_blocks_take_it_by_the_acquire_of_a_subclass():
+    class Door(Lock):
+        def acquire(self, blocking=None, timeout=None):
+            asked.append("acquire")
+            return opens and super().acquire(blocking, timeout)
+
+        async def aacquire(self, blocking=None, timeout=None):
+            asked.append("aacquire")
+            return opens and await super().aacquire(blocking, timeout)
+
+    async def tasks():
+        for taken in (Door("stock").attempt(), Door("stock")):
+            async with taken as acquired:
+                assert acquired if opens else acquired is False
+
+    def threads():
+        for taken in (Door("stock").attempt(), Door("stock")):
+            with taken as acquired:
+                assert acquired if opens else acquired is False
+
+    asked, opens = [], True
+    threads()
+    asyncio.run(tasks())
+    assert asked == ["acquire"] * 2 + ["aacquire"] * 2
+    assert not Lock("stock").locked()
+    opens = False
+    for enter in (threads, lambda: asyncio.run(tasks())):
+        with pytest.raises(LockBusy):
+            enter()
+    Door("stock", on_busy="skip")(pytest.fail)()
+    assert not Lock("stock").locked()
