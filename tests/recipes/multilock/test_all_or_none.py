@@ -15,6 +15,7 @@ from distlock import (
     locks,
 )
 from distlock.recipes import MultiLock, RWLock, Semaphore
+from distlock.signals import lock_released
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import Once, eventually, in_line, passed, steadily, waits
 from tests.recipes.multilock.users import Used, is_free, lose, take
@@ -194,6 +195,28 @@ class TestTaking:
         both.lock = MultiLock(second, first, timeout=0.05)
         with pytest.raises(LockTimeout, match=rf"{second.name}' on 'near' is held by .*0\.05 s"):
             both.body(pytest.fail)
+
+    def test_the_busy_lock_is_named_though_another_one_was_busy_for_others_since(
+        self, both, first, second, third, actor
+    ):
+        """They ask for the same MultiLock while the lock that was taken is left."""
+        other, names = actor("thread"), []
+
+        def ask(lease, **kwargs):
+            if lease.name == first.name and not names:
+                names.append(lease.name)
+                take(other, first)
+                assert not actor("thread").call(multi.acquire, False).result(PATIENCE)
+
+        multi = both.lock = MultiLock(second, first, on_busy="raise")
+        take(third, second)
+        lock_released.connect(ask)
+        try:
+            with pytest.raises(LockBusy, match=rf"lock '{second.name}' on 'near' is held by"):
+                both.body(pytest.fail)
+        finally:
+            lock_released.disconnect(ask)
+        assert names
 
     def test_an_error_in_the_middle_leaves_what_was_taken(
         self, both, first, second, third, monkeypatch
