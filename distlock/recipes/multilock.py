@@ -245,10 +245,11 @@ class MultiLock(BlockLock):
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
     ) -> None:
+        entered = EnteredLocks.once(self._parts, owner)
         if soon:
-            EnteredLocks.once(self._parts, owner).leave_soon()
+            entered.leave_soon()
         else:
-            self._release(owner, exc)
+            entered.release(exc, is_here, False)
 
     async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
         if soon:
