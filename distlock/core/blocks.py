@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from keyword import iskeyword
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -117,12 +118,15 @@ class ActiveBlocks:
     def __init__(self) -> None:
         # By their ids, because frames themselves would keep alive all their variables. The id of a
         # frame may be used again; then that of its code differs, or its entry is overwritten when
-        # the new body begins.
-        self._owners: dict[tuple[int, int], list[Owner]] = {}
+        # the new body begins. If that frame only ends a body, which a function does that is called
+        # once to enter and once to leave, it may be of another thread: so that is in the key, too,
+        # 0 for generators, which go on in any.
+        self._owners: dict[tuple[int, int, int], list[Owner]] = {}
 
     def begin(self, frame: FrameType, owner: Owner) -> None:
         """Note that an owner enters a body in this frame."""
-        key = id(frame), id(frame.f_code)
+        code = frame.f_code
+        key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         others = self._owners.get(key)
         if others is None:
             self._owners[key] = [owner]
@@ -139,8 +143,10 @@ class ActiveBlocks:
         thread.
         """
         code = frame.f_code
-        key = id(frame), id(code)
-        if code.co_flags & _GENERATORS or (owners := self._owners.pop(key, None)) is None:
+        if code.co_flags & _GENERATORS:
+            return None
+        key = id(frame), id(code), get_ident()
+        if (owners := self._owners.pop(key, None)) is None:
             return None
         if len(owners) > 1:
             self._owners[key] = owners[:-1]
@@ -148,7 +154,8 @@ class ActiveBlocks:
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
-        key = id(frame), id(frame.f_code)
+        code = frame.f_code
+        key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
             known = reversed(list(self._owners.items()))

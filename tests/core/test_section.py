@@ -4,7 +4,9 @@ import asyncio
 import collections
 import gc
 import re
+import sys
 import threading
+import time
 
 import pytest
 
@@ -237,3 +239,35 @@ def test_blocks_take_it_by_the_acquire_of_a_subclass():
             enter()
     Door("stock", on_busy="skip")(pytest.fail)()
     assert not Lock("stock").locked()
+
+
+def test_a_function_that_enters_and_leaves_by_turns_leaves_the_seat_of_its_own_thread():
+    """The frame in which it leaves may have the id of one in which another thread entered."""
+
+    def turn(enters):
+        if enters:
+            mailer.__enter__()
+        else:
+            mailer.__exit__(None, None, None)
+
+    def use(number):
+        for count in range(150):
+            turn(True)
+            time.sleep(0.0001 * ((number + count) % 3))
+            held.append(mailer.held)
+            turn(False)
+
+    mailer, held = Semaphore("mailer", 6), []
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(held) == 6 * 150
+    assert all(held)
+    assert mailer.info().taken == 0
