@@ -221,7 +221,7 @@ class Lock(BaseLock):
     def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""
         try:
-            self._keep_until_commit()
+            self._keep_until_commit(self._current_owner)
             self._leave(self._current_owner, warns=False)
         except LockError as error:
             if body_error is None or isinstance(error, BodyEnded):

@@ -9,6 +9,7 @@ wakes another one whose entry would be in the same part of the list.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from queue import Empty
@@ -17,6 +18,9 @@ from typing import Generic, TypeVar
 from distlock.concurrency.clock import clock
 
 T = TypeVar("T")
+
+#: Seconds between two looks for an item where a thread cannot be woken.
+_PAUSE = 0.01
 
 
 class WaitQueue(Generic[T]):
@@ -49,7 +53,11 @@ class WaitQueue(Generic[T]):
                 return item
             if (left := until - clock()) <= 0.0:
                 raise Empty
-            lock = threading.Lock()
+            try:
+                lock = threading.Lock()
+            except (MemoryError, RuntimeError):  # memory is short, for a time
+                time.sleep(min(left, _PAUSE))
+                continue
             lock.acquire()
             self._waiting.append(lock)
             try:

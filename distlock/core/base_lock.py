@@ -298,9 +298,12 @@ class BaseLock(BlockLock):
         elif run(manager.release(self._key, owner, self)) and warns:
             warn_if_uncommitted(self._key)
 
-    def _keep_until_commit(self) -> None:
-        """Let the open transactions of this thread enter a lock that is about to be left."""
-        keep_until_commit(self._key, self._current_owner, self._options)
+    def _keep_until_commit(self, owner: Owner) -> None:
+        """Let the open transactions of this thread enter a lock that its owner is about to leave.
+
+        As in _leaving(), the owner may not be the current one.
+        """
+        keep_until_commit(self._key, owner, self._options)
 
     def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
         """Return the steps of acquire(), with the time limit of AcquireRequest."""

@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from keyword import iskeyword
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -117,12 +118,15 @@ class ActiveBlocks:
     def __init__(self) -> None:
         # By their ids, because frames themselves would keep alive all their variables. The id of a
         # frame may be used again; then that of its code differs, or its entry is overwritten when
-        # the new body begins.
-        self._owners: dict[tuple[int, int], list[Owner]] = {}
+        # the new body begins. If that frame only ends a body, which a function does that is called
+        # once to enter and once to leave, it may be of another thread: so that is in the key, too,
+        # 0 for generators, which go on in any.
+        self._owners: dict[tuple[int, int, int], list[Owner]] = {}
 
     def begin(self, frame: FrameType, owner: Owner) -> None:
         """Note that an owner enters a body in this frame."""
-        key = id(frame), id(frame.f_code)
+        code = frame.f_code
+        key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         others = self._owners.get(key)
         if others is None:
             self._owners[key] = [owner]
@@ -139,8 +143,10 @@ class ActiveBlocks:
         thread.
         """
         code = frame.f_code
-        key = id(frame), id(code)
-        if code.co_flags & _GENERATORS or (owners := self._owners.pop(key, None)) is None:
+        if code.co_flags & _GENERATORS:
+            return None
+        key = id(frame), id(code), get_ident()
+        if (owners := self._owners.pop(key, None)) is None:
             return None
         if len(owners) > 1:
             self._owners[key] = owners[:-1]
@@ -148,7 +154,8 @@ class ActiveBlocks:
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
-        key = id(frame), id(frame.f_code)
+        code = frame.f_code
+        key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
             known = reversed(list(self._owners.items()))
@@ -165,6 +172,13 @@ class BlockLock:
     _options: LockOptions
     #: whose blocks go on
     _blocks: ActiveBlocks
+    #: whether the acquire() or aacquire() is of a subclass outside of this package
+    _has_own_acquire = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        foreign = [one for one in cls.__mro__ if not one.__module__.startswith("distlock.")]
+        cls._has_own_acquire = any({"acquire", "aacquire"} & vars(one).keys() for one in foreign)
 
     def attempt(self) -> Attempt:
         """Return what runs a block with the lock or without it: for "do it if I get it".
@@ -212,6 +226,14 @@ class BlockLock:
 
     # What locks do in their own way
 
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See Lock.acquire()."""
+        raise NotImplementedError
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire()."""
+        raise NotImplementedError
+
     @property
     def _current_owner(self) -> Owner:
         raise NotImplementedError
@@ -243,11 +265,20 @@ class BlockLock:
 
     # Blocks
 
+    def _take(self, *blocking: bool | None) -> Owner | None:
+        """See _acquire(); it is taken by the acquire() of a subclass."""
+        return self._current_owner if self.acquire(*blocking) else None
+
+    async def _atake(self, *blocking: bool | None) -> Owner | None:
+        """See _take()."""
+        return self._current_owner if await self.aacquire(*blocking) else None
+
     def _enter(self) -> Owner:
         """Take it for a block; LockBusy or LockTimeout if someone else has it."""
         if self._options.on_busy == "skip":
             self._options.refuse_block(self)
-        if (owner := self._acquire()) is None:
+        owner = self._take() if self._has_own_acquire else self._acquire()
+        if owner is None:
             raise self._busy(self._options)
         return owner
 
@@ -255,7 +286,8 @@ class BlockLock:
         """See _enter()."""
         if self._options.on_busy == "skip":
             self._options.refuse_block(self)
-        if (owner := await self._aacquire()) is None:
+        owner = await (self._atake() if self._has_own_acquire else self._aacquire())
+        if owner is None:
             raise self._busy(self._options)
         return owner
 
@@ -279,10 +311,11 @@ class Attempt:
         self._acquired = False
 
     def __enter__(self) -> bool:
-        owner = self._lock._acquire(self._blocking())
+        lock, blocking = self._lock, self._blocking()
+        owner = lock._take(blocking) if lock._has_own_acquire else lock._acquire(blocking)
         self._acquired = owner is not None
         if owner is not None:
-            self._lock._blocks.begin(sys._getframe(1), owner)
+            lock._blocks.begin(sys._getframe(1), owner)
         return self._acquired
 
     def __exit__(self, *exc_info: Any) -> None:
@@ -294,10 +327,11 @@ class Attempt:
         return self._abegin(sys._getframe(1))
 
     async def _abegin(self, frame: FrameType) -> bool:
-        owner = await self._lock._aacquire(self._blocking())
+        lock, blocking = self._lock, self._blocking()
+        owner = await (lock._atake if lock._has_own_acquire else lock._aacquire)(blocking)
         self._acquired = owner is not None
         if owner is not None:
-            self._lock._blocks.begin(frame, owner)
+            lock._blocks.begin(frame, owner)
         return self._acquired
 
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:

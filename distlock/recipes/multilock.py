@@ -245,10 +245,11 @@ class MultiLock(BlockLock):
     def _leave_block(
         self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
     ) -> None:
+        entered = EnteredLocks.once(self._parts, owner)
         if soon:
-            EnteredLocks.once(self._parts, owner).leave_soon()
+            entered.leave_soon()
         else:
-            self._release(owner, exc)
+            entered.release(exc, is_here, False)
 
     async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
         if soon:
@@ -265,9 +266,7 @@ class MultiLock(BlockLock):
         entered = EnteredLocks(deadline)
         try:
             try:
-                owner = run(self._take(entered, wait, deadline))
-                if owner is None:
-                    run(entered.leaving())
+                owner = run(self._taking(entered, wait, deadline))
             except BaseException as error:
                 entered.leave_all()
                 entered.add_errors_to(error)
@@ -286,9 +285,7 @@ class MultiLock(BlockLock):
         entered = EnteredLocks(deadline)
         try:
             try:
-                owner = await arun(self._take(entered, wait, deadline))
-                if owner is None:
-                    await arun(entered.leaving())
+                owner = await arun(self._taking(entered, wait, deadline))
             except LockError as error:
                 await entered.aleave_all()
                 entered.add_errors_to(error)
@@ -302,7 +299,7 @@ class MultiLock(BlockLock):
         entered.raise_errors()
         return owner
 
-    def _take(
+    def _taking(
         self, entered: EnteredLocks, wait: bool, deadline: float | None
     ) -> Steps[Owner | None]:
         owner = self._current_owner
@@ -316,7 +313,8 @@ class MultiLock(BlockLock):
             else:  # no more time than for one answer
                 taken = yield from part._entering(wait, due[part])
             if not taken:
-                self._busy_part = part
+                yield from entered.leaving()
+                self._busy_part = part  # not before: leaving takes time, and others come meanwhile
                 return None
             # One that was taken before may have been lost while this one was waited for.
             entered.check()

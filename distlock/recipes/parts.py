@@ -125,9 +125,9 @@ class EnteredLocks:
             self._entries.pop()
 
     def _keep_until_commit(self, is_part: bool) -> None:
-        for part, *_ in self._entries:
+        for part, owner, _ in self._entries:
             if is_part or part._is_until_commit:
-                part._keep_until_commit()
+                part._keep_until_commit(owner)
 
     def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
         """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.

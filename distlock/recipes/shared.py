@@ -165,6 +165,9 @@ class Semaphore(SharedLock):
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
 
+    def _keep_until_commit(self, owner: Owner) -> None:
+        super()._keep_until_commit(latest_owner(self._key, owner))
+
     def _holder_message(self, holder: Holder | None) -> str:
         seats, value = self._options.seats, self.value
         wanted = "seat was" if seats == 1 else f"{seats} seats were"

@@ -4,11 +4,13 @@ import asyncio
 import collections
 import gc
 import re
+import sys
 import threading
+import time
 
 import pytest
 
-from distlock import Lock, LockLost
+from distlock import Lock, LockBusy, LockLost
 from distlock.backends.local import LocalBackend
 from distlock.core import local_queue
 from distlock.core.run_under import busy_error, run_under
@@ -204,3 +206,68 @@ def collect_inside(what):
 @pytest.mark.parametrize("what", LOCKS)
 def test_a_body_may_be_collected_as_garbage_while_its_thread_takes_a_lock(child, what):
     assert child(collect_inside, what).line() == "free"
+
+
+def test_blocks_take_it_by_the_acquire_of_a_subclass():
+    class Door(Lock):
+        def acquire(self, blocking=None, timeout=None):
+            asked.append("acquire")
+            return opens and super().acquire(blocking, timeout)
+
+        async def aacquire(self, blocking=None, timeout=None):
+            asked.append("aacquire")
+            return opens and await super().aacquire(blocking, timeout)
+
+    async def tasks():
+        for taken in (Door("stock").attempt(), Door("stock")):
+            async with taken as acquired:
+                assert acquired if opens else acquired is False
+
+    def threads():
+        for taken in (Door("stock").attempt(), Door("stock")):
+            with taken as acquired:
+                assert acquired if opens else acquired is False
+
+    asked, opens = [], True
+    threads()
+    asyncio.run(tasks())
+    assert asked == ["acquire"] * 2 + ["aacquire"] * 2
+    assert not Lock("stock").locked()
+    opens = False
+    for enter in (threads, lambda: asyncio.run(tasks())):
+        with pytest.raises(LockBusy):
+            enter()
+    Door("stock", on_busy="skip")(pytest.fail)()
+    assert not Lock("stock").locked()
+
+
+def test_a_function_that_enters_and_leaves_by_turns_leaves_the_seat_of_its_own_thread():
+    """The frame in which it leaves may have the id of one in which another thread entered."""
+
+    def turn(enters):
+        if enters:
+            mailer.__enter__()
+        else:
+            mailer.__exit__(None, None, None)
+
+    def use(number):
+        for count in range(150):
+            turn(True)
+            time.sleep(0.0001 * ((number + count) % 3))
+            held.append(mailer.held)
+            turn(False)
+
+    mailer, held = Semaphore("mailer", 6), []
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(held) == 6 * 150
+    assert all(held)
+    assert mailer.info().taken == 0

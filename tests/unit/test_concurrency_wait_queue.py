@@ -5,9 +5,11 @@ import threading
 import time
 from collections import Counter
 from queue import Empty
+from types import SimpleNamespace
 
 import pytest
 
+from distlock.concurrency import wait_queue
 from distlock.concurrency.wait_queue import WaitQueue
 from tests.contract.watch import eventually
 
@@ -79,3 +81,18 @@ def test_who_waits_is_woken(restless):
     for thread in threads:
         thread.join(PATIENCE)
     assert sorted(got) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError("can't allocate lock")])
+def test_who_waits_goes_on_while_the_memory_is_short(monkeypatch, error):
+    def fail():
+        asked.append(error)
+        raise error
+
+    queue, asked = WaitQueue(), []
+    monkeypatch.setattr(wait_queue, "threading", SimpleNamespace(Lock=fail))
+    with pytest.raises(Empty):
+        queue.get(0.03)
+    threading.Timer(0.05, queue.put, ["item"]).start()
+    assert queue.get(PATIENCE) == "item"
+    assert asked

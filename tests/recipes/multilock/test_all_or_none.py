@@ -1,5 +1,7 @@
 """MultiLock: all of its locks or none, whatever order they are given in, on any mix of backends."""
 
+from contextlib import ExitStack
+
 import pytest
 from django.db import transaction
 
@@ -14,7 +16,9 @@ from distlock import (
     ReleasedInTransaction,
     locks,
 )
+from distlock.activity import activity
 from distlock.recipes import MultiLock, RWLock, Semaphore
+from distlock.signals import lock_released
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import Once, eventually, in_line, passed, steadily, waits
 from tests.recipes.multilock.users import Used, is_free, lose, take
@@ -195,6 +199,28 @@ class TestTaking:
         with pytest.raises(LockTimeout, match=rf"{second.name}' on 'near' is held by .*0\.05 s"):
             both.body(pytest.fail)
 
+    def test_the_busy_lock_is_named_though_another_one_was_busy_for_others_since(
+        self, both, first, second, third, actor
+    ):
+        """They ask for the same MultiLock while the lock that was taken is left."""
+        other, names = actor("thread"), []
+
+        def ask(lease, **kwargs):
+            if lease.name == first.name and not names:
+                names.append(lease.name)
+                take(other, first)
+                assert not actor("thread").call(multi.acquire, False).result(PATIENCE)
+
+        multi = both.lock = MultiLock(second, first, on_busy="raise")
+        take(third, second)
+        lock_released.connect(ask)
+        try:
+            with pytest.raises(LockBusy, match=rf"lock '{second.name}' on 'near' is held by"):
+                both.body(pytest.fail)
+        finally:
+            lock_released.disconnect(ask)
+        assert names
+
     def test_an_error_in_the_middle_leaves_what_was_taken(
         self, both, first, second, third, monkeypatch
     ):
@@ -356,6 +382,34 @@ class TestLeaving:
             pass
         ours = [one for one in caught if one.category is ReleasedInTransaction]
         assert [warning.filename for warning in ours] == [__file__] * 2
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("changes", ["begins", "ends"])
+    def test_a_piece_of_work_that_changes_inside_a_block_frees_nothing_before_the_commit(
+        self, name, third, changes
+    ):
+        def leave(lock, look=lambda: None):
+            with transaction.atomic(), ExitStack() as before, ExitStack() as inside:
+                if changes == "ends":
+                    before.enter_context(activity("a job"))
+                with lock:
+                    before.close()
+                    if changes == "begins":
+                        inside.enter_context(activity("a job"))
+                look()
+
+        def is_kept():
+            assert not any(third.tries(part) for part in parts)
+            assert Semaphore(name).info().taken == 1
+
+        parts = f"{name}:a", f"{name}:b"
+        keeping = [Lock(part, release="commit") for part in parts]
+        leave(MultiLock(*keeping, Semaphore(name, 1, release="commit")), is_kept)
+        assert all(third.tries(part) for part in parts)
+        assert Semaphore(name).info().taken == 0
+        with pytest.warns(ReleasedInTransaction) as caught:
+            leave(MultiLock(f"{name}:c", f"{name}:d"))
+        assert len([one for one in caught if one.category is ReleasedInTransaction]) == 2
 
     def test_a_generator_that_is_closed_in_another_thread_leaves_all(self, name, actor, third):
         names = f"{name}:a", f"{name}:b"
