@@ -223,10 +223,14 @@ def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
     transaction commits. If it was left with ``until_commit``, only those count that are ended by
     hand.
     """
-    for connection in connections.all(initialized_only=True):
-        # This runs at each release, and as a rule no transaction is open.
-        if connection.connection is None or (
-            connection.autocommit and not connection.in_atomic_block
+    for alias in connections:
+        # This runs at each release, and as a rule no transaction is open. connections.all() looks
+        # each one up twice, which takes twice as long.
+        connection = getattr(connections._connections, alias, None)  # type: ignore[attr-defined]
+        if (
+            connection is None
+            or connection.connection is None
+            or (connection.autocommit and not connection.in_atomic_block)
         ):
             continue
         if until_commit and connection.in_atomic_block and connection.commit_on_exit:

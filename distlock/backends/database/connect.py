@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 from django.db import Error as DjangoDatabaseError
@@ -210,8 +211,9 @@ def _is_without_pool(wrapper: Any) -> bool:
     return type(wrapper) is not wrapper.__class__
 
 
-#: Engines may note in the rest what the caller does now (django-tenants: the schema).
-TARGET = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+#: What tells to which database a session leads. Engines may note in the rest of the settings what
+#: the caller does now (django-tenants: the schema).
+target_of = itemgetter("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 
 def current_settings(database: str) -> dict[str, Any]:

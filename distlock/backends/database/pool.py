@@ -16,7 +16,12 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.connect import TARGET, current_settings, dialect_for, open_session
+from distlock.backends.database.connect import (
+    current_settings,
+    dialect_for,
+    open_session,
+    target_of,
+)
 from distlock.backends.database.connection import SHORTEST_LIMIT, DatabaseSession
 from distlock.backends.database.statements import Result, Statement, with_tables_renamed
 from distlock.concurrency import fork
@@ -176,7 +181,7 @@ class Pool:
 
         ``blocking``: its statements may take as long as they like.
         """
-        target = tuple(map(current_settings(self.database).get, TARGET))
+        target = target_of(current_settings(self.database))
         session = open_session(
             self.database,
             self.limit(deadline),
@@ -232,7 +237,7 @@ class Pool:
                     self._waiting.append(ref(loan))
             if loan.latch is not None:
                 self._wait_for(loan.latch, until)
-            target = tuple(map(connections.settings[self.database].get, TARGET))
+            target = target_of(connections.settings[self.database])
             loan.home = self._idle
             while True:
                 try:

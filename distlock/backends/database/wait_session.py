@@ -13,7 +13,7 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
-from distlock.backends.database.connect import TARGET
+from distlock.backends.database.connect import target_of
 from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.sql import holder
@@ -301,7 +301,7 @@ class WaitSessionPool:
                 if idle.idle_timer is not None:
                     idle.idle_timer.cancel()
                 # The test runner points an alias to another database.
-                target = tuple(map(connections.settings[self._pool.database].get, TARGET))
+                target = target_of(connections.settings[self._pool.database])
                 if idle.usable and idle.session.target == target:
                     return idle
                 idle.close()
