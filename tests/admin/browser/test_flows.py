@@ -68,8 +68,9 @@ def test_one_stays_on_the_lock_that_was_broken(visit, child):
     visitor.check("break-ask")
     released_by(visitor)
     assert new.line() == "got it"
-    page.reload()
     broken = page.get_by_role("region", name="Broken")
+    expect(broken).to_be_visible()
+    page.reload()
     expect(broken).to_contain_text(f"Token {token}, broken at")
     expect(broken.locator("div", has_text="Held now by")).to_contain_text(str(new.pid))
     expect(broken).to_contain_text("The old holder learns of it when it renews")
