@@ -193,7 +193,7 @@ def holding(using: str, sizes: dict[str, int]) -> Iterator[None]:
         after.enter_context(Group(SAMPLE, "worker-1", data={"queues": ["mail", "pdf"]}))
         after.enter_context(Names(SAMPLE).register("front desk", "10.0.0.7:631"))
         for version in range(3):
-            Config(SAMPLE).set({"host": f"mx{version}", "port": 25}, author="ada")
+            Config(SAMPLE).set({"host": f"mx{version}", "port": 25}, who="ada")
         work = Progress(SAMPLE, 4800, unit="rows").start()
         after.callback(work.finish)
         work.set(3120)

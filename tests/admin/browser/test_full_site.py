@@ -92,7 +92,7 @@ def full_site(postgresql):
             copy_recipe(USING, DIRECTORIES.get(kind, kind), NAME, NAMES.values())
         fill_queue(USING, "letters", ITEMS, LETTERS)
         for name in ("a", *NAMES.values()):
-            audit.record("default", Kind.LOCK, name, "release", TEXT, who=TEXT)
+            audit.record(("default", Kind.LOCK, name), "release", TEXT, who=TEXT)
         postgresql.execute("ANALYZE")
         yield
 
