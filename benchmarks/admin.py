@@ -299,7 +299,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of databases")
-    parser.add_argument("--scale", type=float, default=1.0, help="so many times as many rows")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the numbers of rows")
     parser.add_argument("--rounds", type=int, default=11, help="requests of each page (11)")
     parser.add_argument("--only", default="", help="pages whose title begins so")
     parser.add_argument("--check", action="store_true", help=f"fail if a ratio is above {LIMIT:g}")

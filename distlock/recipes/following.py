@@ -12,7 +12,7 @@ from weakref import ref
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.backends.store import Snapshot
+from distlock.backends.store import Record, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
@@ -105,6 +105,37 @@ class Follower(Iterator[T], AsyncIterator[T]):
                 at_once = False
             yield Wait(self.stopped, clock() + next(pauses))
         return None
+
+
+class LastSeen:
+    """What this process has seen of one record; any thread replaces its parts as a whole."""
+
+    def __init__(self) -> None:
+        #: the record of the highest revision
+        self.last: Record | None = None
+        #: what the backend has shown, None for no record, and when it was asked, by the local clock
+        self.shown: tuple[Record | None, float] = None, -math.inf
+        #: returns one who follows it for a watch
+        self.watch: Callable[[], Follower[Any] | None] = lambda: None
+
+    def note(self, record: Record | None, asked_at: float) -> None:
+        """Remember what the backend has shown to one who asked at ``asked_at``."""
+        if record is not None and (self.last is None or self.last.revision < record.revision):
+            self.last = record
+        if asked_at >= self.shown[1]:
+            self.shown = record, asked_at
+
+    def without_asking(self, max_age: float, watch_lasts: float) -> tuple[Record | None] | None:
+        """Return what need not be asked for, in a tuple; None if it has to be.
+
+        It was shown at most ``max_age`` seconds ago, while a watch runs ``watch_lasts``.
+        """
+        (record, asked_at), follower = self.shown, self.watch()
+        if follower is not None and not follower.stopped.over:
+            max_age = max(max_age, watch_lasts)
+        # This process may have set a later one, or have seen it on another server.
+        is_last = self.last is None or (record and record.revision >= self.last.revision)
+        return (record,) if is_last and clock() - asked_at < max_age else None
 
 
 class Watch(AbstractContextManager["Watch"]):

@@ -31,7 +31,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
-from distlock.recipes.following import Follower, Watch
+from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
     Encoder,
     Recipe,
@@ -310,41 +310,10 @@ class _ConfigFollower(Follower[Value]):
                 yield _value_of(record)
 
 
-class _Known:
-    """What this process has seen of a value; its parts are replaced as a whole, by any thread."""
-
-    def __init__(self) -> None:
-        #: the latest version
-        self.last: Record | None = None
-        #: what the backend has shown, None for no value, and when it was asked, by the local clock
-        self.shown: tuple[Record | None, float] = None, -math.inf
-        #: returns one who follows it for a watch
-        self.watch: Callable[[], Follower[Value] | None] = lambda: None
-
-    def note(self, record: Record | None, asked_at: float) -> None:
-        """Remember what the backend has shown to one who asked at ``asked_at``."""
-        if record is not None and (self.last is None or self.last.revision < record.revision):
-            self.last = record
-        if asked_at >= self.shown[1]:
-            self.shown = record, asked_at
-
-    def without_asking(self, max_age: float, watch_lasts: float) -> tuple[Record | None] | None:
-        """Return what need not be asked for, in a tuple; None if it has to be.
-
-        It was shown at most ``max_age`` seconds ago, while a watch runs ``watch_lasts``.
-        """
-        (record, asked_at), follower = self.shown, self.watch()
-        if follower is not None and not follower.stopped.over:
-            max_age = max(max_age, watch_lasts)
-        # This process may have set a later one, or have seen it on another server.
-        is_last = self.last is None or (record and record.revision >= self.last.revision)
-        return (record,) if is_last and clock() - asked_at < max_age else None
-
-
 @lru_cache(maxsize=1000)
-def _known(using: str, name: str) -> _Known:
+def _known(using: str, name: str) -> LastSeen:
     """Return what this process has seen of a value."""
-    return _Known()
+    return LastSeen()
 
 
 def forget_values() -> None:

@@ -262,7 +262,6 @@ class OperatedQueue(QueueRecords):
 
         Raises ``queue.Full`` or LockUnavailable if none was put back before that.
         """
-
         several = checked_letters(letters)
         text = f"Put back: {{}} of {len(several)} dead letters."
         with self._recording("retry", text, reason, who) as changed:

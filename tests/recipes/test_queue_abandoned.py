@@ -347,6 +347,6 @@ def test_sessions_that_have_ended_are_cleared_in_bounded_steps(using, name, back
         if time.monotonic() < began + delay:  # else some have ended, and been cleared, meanwhile
             break
     passed(delay)
-    # On a busy machine a first call may not be answered, and the next one looks further on.
+    # Which of them comes first is not promised: on a busy machine it may be a later one.
     assert answer(queue.get).attempt == 2
     assert backend.store.sweep().expired >= 150

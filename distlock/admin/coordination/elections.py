@@ -211,7 +211,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
             ref = Ref(alias, name, candidate.token, candidate.name)
             return [Offer("appoint", _("Appoint…"), ref, named=candidate.name)]
 
-        # Who was appointed comes before the leader, though it leads only after it.
+        # The appointed candidate is listed before the leader, although it leads only later.
         line = sorted(report.candidates, key=lambda one: one.term is None)
         rows, empty = rows_of(_CANDIDATE, line, appoint), _("Nobody stands.")
         hint = _("in the order in which they lead")

@@ -224,7 +224,7 @@ class ActionForm(forms.Form):
 
 
 def signature(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a recipe is told of who does something, and why."""
+    """Return the arguments with which a recipe writes to the audit log: the user, and why."""
     return {"reason": values["reason"], "who": values["user"]}
 
 

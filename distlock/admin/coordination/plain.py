@@ -46,7 +46,7 @@ def _last_joined(members: Sequence[Member]) -> object:
 
 
 class GroupPages(RecipePages[Sequence[Member]]):
-    """Who is there, for how long, and what each says of itself."""
+    """The members of a group: since when they are there, and their data."""
 
     kind = Kind.GROUP
     model = models.Group

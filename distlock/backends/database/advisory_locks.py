@@ -1,4 +1,4 @@
-"""The native locks of an engine: what is said to the server about them, and about who waits.
+"""The native locks of an engine: the SQL to take, wait for and leave them, and to list waiters.
 
 A statement that waits begins with a comment, by which the server shows who waits for what.
 """
