@@ -27,7 +27,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import audit_days
-from distlock.types.lease import Kind, Lease, SweepResult
+from distlock.types.lease import Kind, Lease, LockKey, SweepResult
 from distlock.types.values import escaped
 
 T = TypeVar("T")
@@ -36,19 +36,17 @@ T = TypeVar("T")
 _LIMIT = 2.0
 
 _threads = WorkerThreads(2, "distlock-audit")
-fork.at_exit(partial(_threads.settle, _LIMIT))
+fork.at_exit(partial(_threads.drain, _LIMIT))
 
 
-def record(
-    place: tuple[str, Kind, str], action: str, text: str, *, reason: str = "", who: str = ""
-) -> None:
+def record(key: LockKey, action: str, text: str, *, reason: str = "", who: str = "") -> None:
     """Write down that somebody did something to a name, or with "" to a whole backend.
 
-    ``place`` is the backend's alias, the kind and the name. ``action`` is a word for scripts,
+    ``action`` is a word for scripts,
     ``text`` for people; ``who`` is the system's user by default. An error is logged, not raised,
     together with what could not be written.
     """
-    using, kind, name = place
+    using, kind, name = key
     text = escaped(f"{text} Reason: {reason}" if reason else text)
     who = escaped(str(who) or system_user())[:255]
     at = timezone.now()  # it may be written much later
@@ -60,8 +58,7 @@ def record(
 def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:
     """Write down that a hold was broken."""
     text = f"Force released: token {lease.token}, owner {lease.owner}."
-    place = backend.alias, lease.claim.kind, lease.name
-    record(place, "release", text, reason=reason, who=who)
+    record(lease.claim.key(backend.alias), "release", text, reason=reason, who=who)
 
 
 def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
@@ -86,7 +83,7 @@ def sweep(backend: BaseBackend) -> SweepResult:
     swept = sweep_every_kind(backend)
     if swept.expired:
         text = f"Swept: {swept.expired} expired, {swept.removed} removed."
-        record((backend.alias, Kind.LOCK, ""), "sweep", text)
+        record(LockKey(backend.alias, Kind.LOCK, ""), "sweep", text)
     remove_old()
     return swept
 

@@ -24,7 +24,6 @@ from distlock import audit, fan_out
 from distlock.admin.locks import HoldRef, LockRow
 from distlock.admin.panel import error_text, names_in_message, write_log
 from distlock.backends.base import BaseBackend
-from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.concurrency.workers import WorkerThreads
@@ -35,7 +34,7 @@ from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.fan_out import call_backends, one_line
 from distlock.signals import lock_broken
-from distlock.types.lease import Kind, Lease
+from distlock.types.lease import Kind, Lease, LockKey
 from distlock.types.query import DisplayStatus
 
 logger = logging.getLogger("distlock")
@@ -135,7 +134,7 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
 def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
     part = part_of(backend, ref.kind)
-    info = part.inspect(backend_name(ref.kind, ref.name), deadline)
+    info = part.inspect(LockKey(ref.alias, ref.kind, ref.name).backend_name, deadline)
     row = LockRow(Crowds.read(backend, manager.queue, deadline).added_to(info))
     return next((each for each in row.holders if each.ref == ref), row)
 
@@ -200,7 +199,7 @@ def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lea
         return "not sent", problem, None
     try:
         backend = part_of(locks[ref.alias], ref.kind)
-        name = backend_name(ref.kind, ref.name)
+        name = LockKey(ref.alias, ref.kind, ref.name).backend_name
         lease = backend.force_release(name, ref.token, clock() + fan_out.TIMEOUT)
     except Exception as error:
         failed[ref.alias] = problem = one_line(error)

@@ -22,7 +22,7 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.types.lease import Claim
+from distlock.types.lease import Claim, log_fields
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _REPEAT_AFTER = (0.2, 2.5, 30.0, 120.0)
 
 #: Seconds that the end of the process waits for claims that are being taken back, and then for
 #: locks that are being released: a signal that ends a program often comes while it takes a lock.
-_AT_EXIT, _SETTLE_PAUSE = 2.0, 0.005
+_AT_EXIT, _DRAIN_PAUSE = 2.0, 0.005
 
 #: the threads that make the releases of the backends
 _releasing: WeakSet[WorkerThreads] = WeakSet()
@@ -192,7 +192,7 @@ class Cleanup:
         self._to_repeat.discard(claim.nonce)
 
     @property
-    def settled(self) -> bool:
+    def drained(self) -> bool:
         """Whether all were taken back, and those that may be granted just after that once more."""
         return not self._pending and not self._to_repeat
 
@@ -223,7 +223,8 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    said, fields = claim.name, claim.log_fields(self._backend.alias)
+                    said = claim.name
+                    fields = log_fields(self._backend.alias, said, claim.kind, None, claim.owner)
                     thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
@@ -232,13 +233,13 @@ class Cleanup:
 
 
 @fork.at_exit
-def _settle_all() -> None:
+def _drain_all() -> None:
     until = clock() + _AT_EXIT
-    while not all(cleanup.settled for cleanup in list(_all)) and clock() < until:
-        time.sleep(_SETTLE_PAUSE)
+    while not all(cleanup.drained for cleanup in list(_all)) and clock() < until:
+        time.sleep(_DRAIN_PAUSE)
     until = clock() + _AT_EXIT
     for workers in list(_releasing):
-        workers.settle(left(until, math.inf))
+        workers.drain(left(until, math.inf))
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -53,8 +54,16 @@ class Capabilities:
 PendingLease: TypeAlias = Steps[Lease | None]
 
 
-#: Why a lease is gone whose hold was broken.
-BROKEN = "it was broken"
+class LossReason(StrEnum):
+    """Why a hold is lost; a backend may have others, in its own words."""
+
+    BROKEN = "it was broken"
+    EXPIRED = "its lease ended before it was renewed"
+    OVERDUE = "it was held for as long as at_most allows, and this process has given it up"
+    #: said before anybody has asked who has the lock now, see Hold.ask_loss_reason()
+    GONE = "it was broken, or taken over after its lease had ended"
+    TAKEN_AWAY = "it was broken, or taken over"
+    HANDED_OVER = "it was taken under its owner's name in another process"
 
 
 class Listener(Protocol):
@@ -63,7 +72,7 @@ class Listener(Protocol):
     def lease_lost(self, lease: Lease, reason: str) -> None:
         """Note that a lease is gone."""
 
-    def lease_abandoned(self, nonce: str) -> None:
+    def lease_orphaned(self, nonce: str) -> None:
         """Note that all who hold a lease have ended, and will not release it."""
 
 
@@ -216,7 +225,7 @@ class BaseBackend(ABC):
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """Ask whether this lease is the current hold and has not ended."""
 
-    def known_lost(self, lease: Lease) -> str | None:
+    def loss_reason(self, lease: Lease) -> str | None:
         """Return why a lease is gone if this process can tell without asking, else None."""
         return None
 

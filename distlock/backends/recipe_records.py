@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeAlias
 from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
 from distlock.backends.seats import (
     cancelled_key,
-    directory_of,
     held_key,
     put_when,
     time_of,
@@ -42,7 +41,7 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
-from distlock.types.lease import Claim, Kind, Lease
+from distlock.types.lease import Claim, Kind, Lease, LockKey
 
 #: The record of how far a piece of work is.
 REPORT = "report"
@@ -69,22 +68,23 @@ class Plan:
     - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
     - ``result``: what the caller is told when it is done.
     - ``members``: what the record of each new member says; without any they are refused.
-    - ``beside``: returns further changes that name the claim of a member that joins or leaves.
-    - ``bound``: values by key of other records that are to vanish with its session.
+    - ``member_changes``: returns further changes that name the claim of a member that joins or
+      leaves.
+    - ``member_records``: values by key of other records that are to vanish with its session.
     """
 
     changes: Sequence[Change] = ()
     conditions: Collection[Condition] = ()
     result: Any = None
-    beside: Callable[[Claim], Sequence[Change]] = _nothing
-    bound: Mapping[str, Any] = field(default_factory=dict)
+    member_changes: Callable[[Claim], Sequence[Change]] = _nothing
+    member_records: Mapping[str, Any] = field(default_factory=dict)
     members: Sequence[Mapping[str, Any]] = ()
 
     def records(self, claim: Claim, data: Mapping[str, Any], session: str) -> list[Change]:
         """Return the changes that make a claim a member."""
         value = {**value_of(claim), "data": dict(data)}
-        bound = [Put(key, said, session) for key, said in self.bound.items()]
-        return [Put(held_key(claim.nonce), value, session), *bound, *self.beside(claim)]
+        bound = [Put(key, said, session) for key, said in self.member_records.items()]
+        return [Put(held_key(claim.nonce), value, session), *bound, *self.member_changes(claim)]
 
 
 #: Changes nothing but what is asked for.
@@ -185,7 +185,7 @@ class RecipeRecords:
             for claim, data in zip(claims, plan.members, strict=False):
                 session = self._requests.session_for(claim, deadline)
                 sessions.append((claim, session))
-                self._requests.bound[claim.nonce] = session
+                self._requests.sessions[claim.nonce] = session
                 changes += plan.records(claim, data, session.id)
                 # A claim that is cancelled meanwhile is bound to no session any more.
                 conditions.append(Absent(cancelled_key(claim.nonce)))
@@ -219,7 +219,7 @@ class RecipeRecords:
 
         None, and nothing is changed, if one was gone already. ``read``: see change().
         """
-        (directory,) = {directory_of(lease.claim.kind, lease.name) for lease in leases}
+        (directory,) = {lease.claim.key(self._alias).directory for lease in leases}
         keys = [held_key(lease.nonce) for lease in leases]
 
         def decide(found: Snapshot) -> Plan:
@@ -231,7 +231,7 @@ class RecipeRecords:
                 return Plan()
             changes = [*map(Delete, keys), *more.changes]
             for lease in leases:
-                changes += more.beside(lease.claim)
+                changes += more.member_changes(lease.claim)
             return Plan(changes, [*map(Exists, keys), *more.conditions])
 
         read = read if callable(plan) else _unread
@@ -249,7 +249,7 @@ class RecipeRecords:
 
         See CANCELLED.
         """
-        directory, applied = directory_of(claim.kind, claim.name), None
+        directory, applied = claim.key(self._alias).directory, None
         while applied is None:
             more = self._cancelling(directory, claim, deadline)
             every = [*changes, *more.changes]
@@ -271,7 +271,7 @@ class RecipeRecords:
     def sweep(self) -> None:
         """Forget what nobody has been part of for long."""
         for kind, kept in KEPT.items():
-            for directory in self._store.directories(directory_of(kind, "")):
+            for directory in self._store.directories(LockKey(self._alias, kind, "").directory):
                 found = self._store.read(directory)
                 records, now = found.records.values(), time_of(found)
                 if any(record.session for record in records):
@@ -296,7 +296,7 @@ class RecipeRecords:
 
     def _forget(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            self._requests.bound.pop(claim.nonce, None)
+            self._requests.sessions.pop(claim.nonce, None)
 
 
 def _unread(deadline: float | None) -> Snapshot:

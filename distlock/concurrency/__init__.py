@@ -2,9 +2,8 @@
 
 clock       the clock that leases are counted on, and the time left until a deadline
 pending     ``Latch``, which wakes one thread, and ``Pending``, an answer that will come
-threads     how our daemon threads are started
+threads     how our daemon threads are started, and the queue in which they wait for work
 workers     ``WorkerThreads``, which run blocking calls
-wait_queue  the queue in which threads wait for work
 timers      ``call_after()``: actions at a later time, on one thread of the process
 backoff     growing pauses between two attempts
 fork        what to do before and after the process forks

@@ -15,8 +15,12 @@ from queue import Empty
 
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger, warn_if_threads_stand_still
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import (
+    WaitQueue,
+    start,
+    thread_logger,
+    warn_if_threads_stand_still,
+)
 
 Action = Callable[[], object]
 

@@ -18,15 +18,14 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
-from distlock.concurrency.threads import start, start_for_callbacks
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import WaitQueue, start, start_for_callbacks
 
 T = TypeVar("T")
 
 #: Seconds that a thread stays for more calls.
 _LINGER = 1.0
 #: Seconds between two looks whether all calls are done.
-_SETTLE_PAUSE = 0.005
+_DRAIN_PAUSE = 0.005
 
 
 class NotDone(TimeoutError):
@@ -150,13 +149,13 @@ class WorkerThreads:
         job.discard()
         raise NotDone(job.begun)
 
-    def settle(self, seconds: float) -> None:
+    def drain(self, seconds: float) -> None:
         """Wait until all calls are done or abandoned in line, or for so many seconds."""
         until = clock() + seconds
         while any(job.begun or not job.over for job in self._unfinished.copy()):
             if clock() >= until:
                 return
-            time.sleep(_SETTLE_PAUSE)
+            time.sleep(_DRAIN_PAUSE)
 
     def _have_enough_threads(self) -> None:
         """Start a thread, unless each call that has not ended has one already."""

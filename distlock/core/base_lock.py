@@ -28,7 +28,7 @@ from distlock.core.blocks import (
 )
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
-from distlock.core.held import HeldLease, Key
+from distlock.core.hold import Hold
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.until_commit import (
@@ -42,7 +42,7 @@ from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
-from distlock.types.lease import Holder, LockInfo, Owner, State
+from distlock.types.lease import Holder, Kind, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,6 +54,8 @@ class BaseLock(BlockLock):
     The owner is the current thread, or the current asyncio task.
     """
 
+    #: which of several that may have one name
+    _kind: Kind = Kind.LOCK
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
@@ -68,9 +70,7 @@ class BaseLock(BlockLock):
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
-        #: under which the manager keeps the holds: the alias, the name, and what else tells apart
-        #: locks of one name
-        self._key: Key = (using, self.name)
+        self._key = LockKey(using, self._kind, self.name)
         self._blocks = ActiveBlocks()
         self._options = options
         #: whether leaving it inside a transaction waits for the commit, once that is known
@@ -112,9 +112,7 @@ class BaseLock(BlockLock):
         self._until_commit = (self._options.release or backend.settings.release) == COMMIT
         if self._until_commit:
             refuse_unsafe_transactions(self._key, self._current_owner)
-        request = self._options.request(
-            backend, self.name, self, self.claim_nonce, blocking, timeout, began
-        )
+        request = self._options.request(backend, self, blocking, timeout, began)
         return request.claim.owner if run(manager.acquire(request)) else self._refused(request)
 
     async def _aacquire(
@@ -123,9 +121,7 @@ class BaseLock(BlockLock):
         refuse_reentry()
         began = clock()
         backend = locks[self.using]
-        request = self._options.request(
-            backend, self.name, self, self.claim_nonce, blocking, timeout, began
-        )
+        request = self._options.request(backend, self, blocking, timeout, began)
         is_held = await arun(manager.acquire(request))
         return request.claim.owner if is_held else self._refused(request)
 
@@ -238,7 +234,7 @@ class BaseLock(BlockLock):
         that is not said.
         """
         refuse_reentry()
-        lease = self._backend.force_release(self._backend_name, checked_token(token))
+        lease = self._backend.force_release(self._key.backend_name, checked_token(token))
         if lease is not None:
             send_event(lock_broken, self._backend, lease)
             record_break(self._backend, lease, reason, who)
@@ -248,7 +244,7 @@ class BaseLock(BlockLock):
         """See force_release()."""
         refuse_reentry()
         backend = self._backend
-        breaking = partial(backend.force_release, self._backend_name, checked_token(token))
+        breaking = partial(backend.force_release, self._key.backend_name, checked_token(token))
         lease = await backend.calls.run(breaking)
         if lease is not None:
             await asend_event(lock_broken, backend, lease)
@@ -262,16 +258,11 @@ class BaseLock(BlockLock):
         return locks[self.using]
 
     @property
-    def _backend_name(self) -> str:
-        """What the backend calls it."""
-        return self.name
-
-    @property
     def _current_owner(self) -> Owner:
         return current_actor(self._options.owner).owner
 
     @property
-    def _hold(self) -> HeldLease:
+    def _hold(self) -> Hold:
         return manager.hold(self._key, self._current_owner)
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
@@ -307,9 +298,7 @@ class BaseLock(BlockLock):
 
     def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
         """Return the steps of acquire(), with the time limit of AcquireRequest."""
-        request = self._options.request(
-            locks[self.using], self.name, self, self.claim_nonce, blocking=wait
-        )
+        request = self._options.request(locks[self.using], self, blocking=wait)
         request.deadline = deadline
         is_held: bool = yield from manager.acquire(request)
         return is_held or self._refused(request) is not None
@@ -318,13 +307,13 @@ class BaseLock(BlockLock):
         """Return the steps of leaving once, for an owner who may not be the current one."""
         return manager.release(self._key, owner, self, deadline)
 
-    def _verified(self, hold: HeldLease, gone: str | None) -> None:
+    def _verified(self, hold: Hold, gone: str | None) -> None:
         if gone:
             manager.lose(hold, gone)
         self.check()
 
     def _inspect(self, deadline: float | None = None) -> LockInfo:
-        return self._backend.inspect(self._backend_name, deadline)
+        return self._backend.inspect(self._key.backend_name, deadline)
 
     def _info(self, deadline: float | None = None) -> LockInfo:
         """Return what the backend knows, and who waits behind the waiters and holders it knows."""
@@ -335,7 +324,7 @@ class BaseLock(BlockLock):
     def _named(self, name: str) -> Self:
         lock = copy(self)
         lock.name, lock.name_is_filled_in = checked_name(name), True
-        lock._key = (self.using, lock.name, *self._key[2:])
+        lock._key = self._key._replace(name=lock.name)
         lock._blocks = ActiveBlocks()
         return lock
 

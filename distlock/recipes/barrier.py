@@ -67,7 +67,7 @@ class Generation:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         record = snapshot.records.get(GENERATION)
-        self.same = snapshot.as_found(GENERATION)
+        self.same = snapshot.unchanged(GENERATION)
         self.said: dict[str, Any] = record.value if record else _NONE
         self.parties: int | None = self.said["parties"]
         self.present = {party.created: party for party in Seats(snapshot).holders}

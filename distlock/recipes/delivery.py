@@ -168,7 +168,7 @@ class Delivery(Block):
         def before() -> None:
             self.check()
             commits.append(True)
-            self._member.renew(False)  # it is not lost when it has been removed
+            self._member.pause_renewal()  # it is not lost when it has been removed
 
         removing = self._queue._store.removing(
             self._queue._directory, keys, lease, using, before=before, lost=self._lost
@@ -179,7 +179,7 @@ class Delivery(Block):
             if commits:
                 self._settled = "acknowledged"
         except BaseException as error:
-            undo(error, self._member.renew, True)
+            undo(error, self._member.resume_renewal)
             raise
         if commits:
             self._queue._backend.records.forget(lease)
@@ -202,7 +202,7 @@ class Delivery(Block):
 
         try:
             for one in deliveries:
-                one._member.renew(False)
+                one._member.pause_renewal()
             leave = partial(queue._backend.records.leave, leases, Plan(changes))
             if len(leases) == len(deliveries) and (yield queue._ask(leave)) is not None:
                 for one in deliveries:

@@ -12,7 +12,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps
 from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.entrant import OnLost
+from distlock.core.hold import OnLost
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms

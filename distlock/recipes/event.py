@@ -93,6 +93,6 @@ class Event(Recipe):
         def decide(found: Snapshot) -> Plan:
             if self._seen(found).is_set == wanted:
                 return Plan()
-            return Plan([Put(_EVENT, said)], [found.as_found(_EVENT)])
+            return Plan([Put(_EVENT, said)], [found.unchanged(_EVENT)])
 
         yield self._change(decide)

@@ -117,7 +117,7 @@ class Group(Block, Recipe):
         LockUnavailable if the backend cannot be told, or not in ``timeout`` seconds; that is done
         later, or with the lease's end.
         """
-        plan = Plan(beside=self._departure)
+        plan = Plan(member_changes=self._departure)
         return self._membership.leaving(plan, deadline_of(timeout))
 
     leave, aleave = twins("leave", _leaving, leaves=True)
@@ -200,7 +200,7 @@ class Group(Block, Recipe):
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         old = Roll(snapshot).gone[:-_KEPT][:_AT_ONCE]
-        return Plan([Delete(one.key) for one in old], members=[{}], beside=self._describe)
+        return Plan([Delete(one.key) for one in old], members=[{}], member_changes=self._describe)
 
     def _describe(self, claim: Claim) -> list[Put]:
         name = self._member or f"{claim.owner.host}:{claim.owner.pid}"

@@ -114,7 +114,7 @@ class Log(Recipe):
             entry = {**said, "number": number, "first": kept}
             changes: list[Change] = [Put(LAST, entry), Put(_entry_key(number), entry)]
             changes += [Delete(_entry_key(old)) for old in range(first, kept)]
-            return Plan(changes, [found.as_found(LAST)], entry)
+            return Plan(changes, [found.unchanged(LAST)], entry)
 
         done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[LAST])
         return Record(LAST, done.result, done.revision or 0, done.revision or 0)

@@ -18,8 +18,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start, thread_logger, undo
-from distlock.core.entrant import Entrant
-from distlock.core.held import HeldLease
+from distlock.core.hold import Entrant, Hold
 from distlock.core.manager import manager
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
@@ -70,10 +69,10 @@ class Membership:
         """Be no member: the record is the parent's."""
         #: protects which hold this is; no backend is asked while it is taken
         self._mutex = threading.Lock()
-        self._current: HeldLease | None = None
+        self._current: Hold | None = None
 
     @property
-    def _hold(self) -> HeldLease | None:
+    def _hold(self) -> Hold | None:
         """The hold of this process, lost or not; never that of its parent."""
         fork.ensure_reset()
         return self._current
@@ -84,7 +83,7 @@ class Membership:
     def held(self) -> bool:
         """Whether the record is there, by what this process knows."""
         hold = self._hold
-        return hold is not None and hold.why_lost() is None
+        return hold is not None and hold.loss_reason() is None
 
     @property
     def lease(self) -> Lease | None:
@@ -100,7 +99,7 @@ class Membership:
         hold = self._hold
         if hold is None:
             raise LockNotHeld(f"{self.recipe!r}: this process has not joined, or has left")
-        if loss := hold.loss():
+        if loss := hold.lost_error():
             raise loss
         return hold.lease
 
@@ -112,7 +111,7 @@ class Membership:
         A record that was lost, and is not back yet, is put again.
         """
         lost = self._hold
-        if lost is not None and lost.why_lost() is None:
+        if lost is not None and lost.loss_reason() is None:
             return Done()
         return (yield from joining_all([self], deadline, lost=lost))
 
@@ -190,21 +189,26 @@ class Membership:
         if hold is None or held_key(hold.lease.nonce) in found.records:
             return False
         manager.lose(hold, "its record is gone")  # unless it is being left just now
-        return hold.why_lost() is not None
+        return hold.loss_reason() is not None
 
-    def renew(self, wanted: bool) -> None:
-        """Renew the record, or no more: not while it is being removed in another way."""
-        if (hold := self._hold) is not None and not (wanted and hold.why_lost()):
-            (manager.watch if wanted else manager.unwatch)(hold)
+    def pause_renewal(self) -> None:
+        """Renew the record no more, and report no loss: it is being removed in another way."""
+        if (hold := self._hold) is not None:
+            manager.unwatch(hold)
+
+    def resume_renewal(self) -> None:
+        """Renew the record again, unless it was lost: it has not been removed."""
+        if (hold := self._hold) is not None and hold.loss_reason() is None:
+            manager.watch(hold)
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
         if (hold := self._current) is not None:
-            hold.orphaned = True
+            hold.renewal_stopped = True
 
     # Inside
 
-    def _claim(self, lost: HeldLease | None) -> Claim:
+    def _claim(self, lost: Hold | None) -> Claim:
         """Return a new claim, of who joins; of whoever had the one that was lost."""
         recipe, what = self.recipe, current_activity()
         owner = self.owner or (lost.lease.owner if lost else current_owner())
@@ -212,17 +216,16 @@ class Membership:
         nonce = self.nonce_prefix + new_nonce()
         return Claim(recipe.name, owner, length, what, nonce, renews=True, kind=recipe.kind)
 
-    def _new_hold(self, lease: Lease) -> HeldLease:
+    def _new_hold(self, lease: Lease) -> Hold:
         known = ref(self)  # the renewer must not keep this alive
         entrant = Entrant(partial(_is_kept, known, lease.nonce), on_lost=partial(_tell_loss, known))
-        key = self.recipe.using, self.recipe.name, self.recipe.kind
-        return HeldLease(self.recipe._backend, lease, entrant, key=key)
+        return Hold(self.recipe._backend, lease, entrant)
 
-    def _hold_of(self, nonce: str) -> HeldLease | None:
+    def _hold_of(self, nonce: str) -> Hold | None:
         hold = self._current
         return hold if hold is not None and hold.lease.nonce == nonce else None
 
-    def _replace(self, old: HeldLease | None, new: HeldLease | None) -> bool:
+    def _replace(self, old: Hold | None, new: Hold | None) -> bool:
         """Be the member of another hold, or of none; False if this is not that of ``old``."""
         with self._mutex:
             if self._current is not old:
@@ -234,7 +237,7 @@ class Membership:
                 manager.watch(new)
             return True
 
-    def _leave_later(self, hold: HeldLease, leave: Callable[[float], object]) -> None:
+    def _leave_later(self, hold: Hold, leave: Callable[[float], object]) -> None:
         hold.backend.cleanup.add(hold.lease.claim, leave)
         self._replace(hold, None)
 
@@ -243,7 +246,7 @@ def joining_all(
     members: Sequence[Membership],
     deadline: float | None = None,
     *,
-    lost: HeldLease | None = None,
+    lost: Hold | None = None,
     read: Callable[[float | None], Snapshot] | None = None,
     once: bool = False,
 ) -> Steps[Done]:
@@ -282,7 +285,7 @@ def joining_all(
         raise
 
 
-def _rejoin(known: ref[Membership], lost: HeldLease) -> None:
+def _rejoin(known: ref[Membership], lost: Hold) -> None:
     """Join again after a loss, until that is settled."""
     for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
         member = known()

@@ -20,8 +20,7 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop
 from distlock.core.decorator import decorate
-from distlock.core.entrant import OnLost
-from distlock.core.held import Key
+from distlock.core.hold import OnLost
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
@@ -35,7 +34,7 @@ from distlock.recipes.parts import (
 )
 from distlock.recipes.recipe import twins
 from distlock.types.arguments import OnBusy, Release
-from distlock.types.lease import LockInfo, Owner
+from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -185,7 +184,7 @@ class MultiLock(BlockLock):
         return True
 
     @property
-    def tokens(self) -> dict[Key, int]:
+    def tokens(self) -> dict[tuple[str, ...], int]:
         """The fencing token of each lock, by alias and name: ``tokens["default", "stock"]``.
 
         Of a semaphore and a read/write lock by the kind, too, because a lock may have the same
@@ -193,7 +192,11 @@ class MultiLock(BlockLock):
 
         Raises LockNotHeld or LockLost, so that no write goes out without a token.
         """
-        return {part._key: part.token for part in self._parts}
+        tokens: dict[tuple[str, ...], int] = {}
+        for part in self._parts:
+            alias, kind, name = part._key
+            tokens[(alias, name) if kind is Kind.LOCK else (alias, name, kind)] = part.token
+        return tokens
 
     @property
     def remaining(self) -> float:

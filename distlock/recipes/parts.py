@@ -15,11 +15,10 @@ from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.blocks import add_leave_error
-from distlock.core.held import Key
 from distlock.core.until_commit import warn_if_uncommitted
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.lock import Lock
-from distlock.types.lease import Owner
+from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import current_actor, is_named
 
 logger = logging.getLogger("distlock")
@@ -61,7 +60,7 @@ def sorted_parts(
     given: Sequence[str | BaseLock], new_lock: Callable[[str], Lock]
 ) -> tuple[BaseLock, ...]:
     """Return the locks in the order in which they are taken."""
-    parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
+    parts: dict[LockKey, tuple[BaseLock, str | BaseLock]] = {}
     for one in given:
         part: BaseLock = new_lock(one) if isinstance(one, str) else one
         _, earlier = parts.setdefault(part._key, (part, one))
@@ -70,7 +69,8 @@ def sorted_parts(
                 f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
                 f" and as {one!r}"
             )
-    return tuple(parts[key][0] for key in sorted(parts))
+    in_order = sorted(parts, key=lambda key: (key.alias, key.name, key.kind))
+    return tuple(parts[key][0] for key in in_order)
 
 
 class EnteredLocks:

@@ -264,7 +264,7 @@ class Progress(Block, Recipe):
         self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
         begun = Put(REPORT, self._value())
-        return Plan([begun, *others], [snapshot.as_found(REPORT)], members=[{}])
+        return Plan([begun, *others], [snapshot.unchanged(REPORT)], members=[{}])
 
     def _going_on(self, snapshot: Snapshot) -> Plan:
         """Plan to write how it stands, if there is something new, and no other attempt."""

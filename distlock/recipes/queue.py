@@ -23,7 +23,6 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps
 from distlock.concurrency.threads import undo
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.shared_options import SemaphoreOptions
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
@@ -37,7 +36,7 @@ from distlock.recipes.recipe import (
     encoded_by,
     twins,
 )
-from distlock.recipes.shared import Semaphore
+from distlock.recipes.shared import Semaphore, SemaphoreOptions
 from distlock.types.arguments import checked_count, checked_flag, waiting_limit
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
@@ -50,9 +49,9 @@ Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 class PlaceOptions(SemaphoreOptions):
     """Options of one who keeps its place while it looks for what it waits for."""
 
-    def request(self, backend: BaseBackend, name: str, *args: Any, **kwargs: Any) -> AcquireRequest:
+    def request(self, backend: BaseBackend, *args: Any, **kwargs: Any) -> AcquireRequest:
         """See LockOptions.request()."""
-        request = SemaphoreOptions.request(self, backend, name, *args, **kwargs)
+        request = SemaphoreOptions.request(self, backend, *args, **kwargs)
         request.claim = replace(request.claim, keeps_place=True)
         return request
 
@@ -90,7 +89,7 @@ class Place(Semaphore):
     @property
     def _claim(self) -> Claim:
         lease = self._backend.settings.lease
-        owner, kind = current_actor().owner, self._options.kind
+        owner, kind = current_actor().owner, self._kind
         return Claim(self.name, owner, lease, nonce=self.claim_nonce, renews=True, kind=kind)
 
 

@@ -183,12 +183,12 @@ class QueueRecords(Recipe):
             raise
         record = seen.records.get(TAIL)
         number = record.value["number"] if record else 0
-        return _Tail(number, seen.as_found(TAIL), room, until), seen
+        return _Tail(number, seen.unchanged(TAIL), room, until), seen
 
     def _touch(self, seen: Snapshot) -> Plan:
         """Plan to write the tail anew, so that producers look what the bound is."""
         record = seen.records.get(TAIL)
-        return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.as_found(TAIL)])
+        return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.unchanged(TAIL)])
 
     # Taking
 
@@ -244,7 +244,7 @@ class QueueRecords(Recipe):
 
         changes = [Delete(one.key) for one in records]
         same = [Exists(one.key, one.revision) for one in records]
-        return Plan(changes, same, (items, seen), beside=take, members=members)
+        return Plan(changes, same, (items, seen), member_changes=take, members=members)
 
     # Looking
 

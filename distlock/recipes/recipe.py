@@ -13,7 +13,6 @@ from django.utils.asyncio import async_unsafe
 
 from distlock import audit
 from distlock.backends.recipe_records import Decide
-from distlock.backends.seats import directory_of
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import MAX_VALUE, KeyRange, Put, RecordStore, Snapshot, TooLarge
 from distlock.concurrency.backoff import backoff
@@ -25,7 +24,7 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.blocks import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
-from distlock.types.lease import Kind
+from distlock.types.lease import Kind, LockKey
 from distlock.types.values import check_value, plain, shortened
 
 P = ParamSpec("P")
@@ -70,7 +69,11 @@ class Recipe:
 
     @property
     def _directory(self) -> str:
-        return directory_of(self.kind, self.name)
+        return self._key.directory
+
+    @property
+    def _key(self) -> LockKey:
+        return LockKey(self.using, self.kind, self.name)
 
     def _ask(
         self, question: Callable[[float | None], object], deadline: float | None = None
@@ -100,7 +103,7 @@ class Recipe:
 
     def _record(self, action: str, text: str, reason: str, who: str) -> None:
         """Write to the audit log what somebody did to this; a task does not wait for that."""
-        audit.record((self.using, self.kind, self.name), action, text, reason=reason, who=who)
+        audit.record(self._key, action, text, reason=reason, who=who)
 
     @contextmanager
     def _recording(self, action: str, text: str, reason: str, who: str) -> Iterator[list[int]]:
@@ -315,7 +318,7 @@ def _no_json(argument: str, value: object, error: Exception) -> Exception:
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:
     """Return the names, sorted, under which a backend has something of a kind."""
-    start, store = directory_of(kind, ""), locks[using].store
+    start, store = LockKey(using, kind, "").directory, locks[using].store
     found = [one.removeprefix(start) for one in store.directories(start + prefix)]
     if not found:
         store.read(start)  # unlike the question above this fails if there are no tables yet

@@ -19,13 +19,13 @@ from distlock.backends.seats import held_key
 from distlock.backends.store import MOST_KEYS, Delete, Record, RecordStore, observers
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.held import HeldLease
+from distlock.core.hold import Hold
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
-from distlock.core.run_under import busy_error
 from distlock.exceptions import LockLost, LockNotHeld, NotSupported
 from distlock.lock import Lock
 from distlock.recipes.log import forget_values
+from distlock.run_under import busy_error
 from distlock.types.owners import current_liveness, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "held_elsewhere", "isolated_locks"]
@@ -35,7 +35,7 @@ _TIME_TO_LEAVE = 5.0
 _PAUSE = 0.01
 
 #: How often each hold had been entered when a test began.
-Entered = Mapping[HeldLease, int]
+Entered = Mapping[Hold, int]
 
 
 class LeakedLock(AssertionError):
@@ -149,22 +149,22 @@ def _free_again(before: Entered, written: WrittenRecords) -> str:
     return message
 
 
-def _leaked(before: Entered) -> list[HeldLease]:
+def _leaked(before: Entered) -> list[Hold]:
     # A named owner's hold that ended was left, or entered again, by another process.
     return [
         hold
         for hold in manager.all()
-        if hold.entered > before.get(hold, 0) and not (hold.named and hold.ended)
+        if hold.entered > before.get(hold, 0) and not (hold.named and hold.lost_for_good)
     ]
 
 
-def _is_elsewhere(hold: HeldLease) -> bool:
+def _is_elsewhere(hold: Hold) -> bool:
     """Return whether another thread or task has the hold, and still runs."""
     here = current_liveness()
     return any(entry.is_alive() and entry.is_alive != here for entry in hold.entries)
 
 
-def _sentence(hold: HeldLease) -> str:
+def _sentence(hold: Hold) -> str:
     lease = hold.lease
     state = f"was lost ({hold.lost}) and not left" if hold.lost else "was not left"
     return (

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from distlock import locks
-from distlock.backends.seats import directory_of
 from distlock.backends.store import Delete
 from distlock.concurrency.steps import Nested
 from distlock.recipes import Mailbox, Queue
-from distlock.types.lease import Kind
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
@@ -39,7 +37,7 @@ def take(queue, number):
 
 def abandon(queue, taken):
     """Let these deliveries be gone, as at the end of their consumer's session."""
-    store, directory = locks[queue.using].store, directory_of(Kind.QUEUE, queue.name)
+    store, directory = locks[queue.using].store, queue._directory
     wanted = {one.id for one in taken}
     seen = store.peek(directory, {"h/": 100_000}).records.values()
     keys = [one.key for one in seen if one.value["data"]["item"] in wanted]

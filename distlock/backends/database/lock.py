@@ -245,7 +245,7 @@ class DatabaseBackend(BaseBackend):
 
     def _abandoned(self, nonce: str) -> None:
         if self.listener:
-            self.listener.lease_abandoned(nonce)
+            self.listener.lease_orphaned(nonce)
 
     # Looking
 
@@ -266,8 +266,8 @@ class DatabaseBackend(BaseBackend):
 
         return self._runner.work(is_held, deadline, lease.nonce)
 
-    def known_lost(self, lease: Lease) -> str | None:
-        """See BaseBackend.known_lost()."""
+    def loss_reason(self, lease: Lease) -> str | None:
+        """See BaseBackend.loss_reason()."""
         return ROLLED_BACK if self._caller and self._caller.was_rolled_back(lease.nonce) else None
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:

@@ -15,8 +15,7 @@ from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.messages import Json, key_range
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
 Target: TypeAlias = tuple[str, bool, bool]

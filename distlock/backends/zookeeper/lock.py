@@ -157,8 +157,8 @@ class ZooKeeperBackend(BaseBackend):
         _, stat = grant.client.checked(read)
         return bool(stat.czxid == lease.token and stat.ephemeralOwner == grant.node.session.id)
 
-    def known_lost(self, lease: Lease) -> str | None:
-        return self._grants.why_lost(lease.nonce)
+    def loss_reason(self, lease: Lease) -> str | None:
+        return self._grants.loss_reason(lease.nonce)
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         return self._reader(deadline).lock(name)
