@@ -48,7 +48,8 @@ class PostgreSQL(Dialect):
         + "RETURNING token"
     )
     prepares: ClassVar[bool] = True
-    POSITION: ClassVar[str] = "strpos"
+    CONTAINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) > 0"
+    BEGINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) = 1"
 
     def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
         # The commit need not be waited for: should it be lost in a crash, the lease still ends.

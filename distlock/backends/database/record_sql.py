@@ -14,7 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.sql import LONGEST
-from distlock.backends.database.statements import BATCH, Statement, SweptRows, in_list, named_values
+from distlock.backends.database.statements import (
+    BATCH,
+    Statement,
+    SweptRows,
+    end_of,
+    in_list,
+    named_values,
+)
 from distlock.backends.store import (
     Absent,
     Address,
@@ -136,12 +143,16 @@ class RecordSQL(ABC):
 
     def in_use(self, prefix: str) -> Statement:
         """Ask for the names of directories that have records of sessions that run, or of none."""
+        begins = "1 = 1"  # LIKE would use no index here
+        params = {}
+        if prefix:
+            begins = "d.name >= %(prefix)s AND d.name < %(end)s"
+            params = {"prefix": prefix, "end": end_of(prefix)}
         return Statement(
-            f"{self.PRIMARY}SELECT DISTINCT d.name FROM {DIRECTORIES} d"
-            f" JOIN {RECORDS} r ON r.directory = d.id LEFT JOIN {SESSIONS} s ON s.id = r.session"
-            f" WHERE substr(d.name, 1, {len(prefix)}) = %(prefix)s"
-            f" AND (r.session IS NULL OR s.expires_at > {self.now})",
-            {"prefix": prefix},
+            f"{self.PRIMARY}SELECT d.name FROM {DIRECTORIES} d WHERE {begins} AND EXISTS"
+            f" (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
+            f" WHERE r.directory = d.id AND (r.session IS NULL OR s.expires_at > {self.now}))",
+            params,
         )
 
     def _conditions(self, edit: Edit, directory: str, revision: str) -> str:

@@ -61,8 +61,16 @@ class Dialect:
     FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
     #: a time as it is read
     READ: ClassVar[str] = "{0}"
-    #: the position of a text in another one: a function of the text, then the part
-    POSITION: ClassVar[str] = "INSTR"
+    #: the conditions that ``{0}`` has what is searched for in it, begins with it, and is it, in
+    #: capital or small letters; see search_params()
+    CONTAINS: ClassVar[str] = "INSTR(LOWER({0}), LOWER(%(search)s)) > 0"
+    BEGINS: ClassVar[str] = "INSTR(LOWER({0}), LOWER(%(search)s)) = 1"
+    EQUALS: ClassVar[str] = "LOWER({0}) = LOWER(%(search)s)"
+    #: follows the table in a search, which has to look at all rows, whatever their order
+    WHOLE: ClassVar[str] = ""
+    #: the host of a group of rows, and by what these are grouped
+    GROUPED: ClassVar[str] = "host"
+    BY_HOST: ClassVar[str] = "host"
     #: a holder as Owner.__str__() writes it
     WHO: ClassVar[str] = "CONCAT(host, ':', process, ':', thread)"
     #: the units of a duration in a second
@@ -90,6 +98,10 @@ class Dialect:
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
         )
         self._releasing = self.free("", nonce="").sql
+
+    def search_params(self, search: str) -> dict[str, str]:
+        """Return the parameters of CONTAINS, BEGINS and EQUALS."""
+        return {"search": search}
 
     def ends_within(self, seconds: str) -> str:
         """Return the condition that a row ends in less than so many seconds, which are SQL."""

@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import random
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -66,9 +67,16 @@ class SQLite(Dialect):
     ACQUIRE: ClassVar[str] = upsert(NOW, LATER, MICROSECONDS, greatest="max")
     UNITS: ClassVar[int] = 1000
     FOR_UPDATE: ClassVar[str] = ""
+    # LOWER() takes three times as long, and knows no other letters than this.
+    CONTAINS: ClassVar[str] = "{0} LIKE '%%' || %(search)s || '%%' ESCAPE '!'"
+    BEGINS: ClassVar[str] = "{0} LIKE %(search)s || '%%' ESCAPE '!'"
+    EQUALS: ClassVar[str] = "{0} LIKE %(search)s ESCAPE '!'"
     WHO: ClassVar[str] = "(host || ':' || process || ':' || thread)"
     guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True
+
+    def search_params(self, search: str) -> dict[str, str]:
+        return {"search": re.sub("[%_!]", r"!\g<0>", search)}
 
     def ends_within(self, seconds: str) -> str:
         # Its other form, a text of each row's time, takes twice as long.

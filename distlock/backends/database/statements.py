@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -88,6 +89,14 @@ def in_list(column: str, name: str, values: Sequence[Any]) -> str:
 def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return the parameters of in_list()."""
     return {f"{name}{number}": value for number, value in enumerate(values)}
+
+
+def end_of(prefix: str) -> str:
+    """Return the first text, by code points, after those that begin with a prefix."""
+    code = ord(prefix[-1]) + 1
+    if code > sys.maxunicode:
+        return end_of(prefix[:-1])
+    return prefix[:-1] + chr(0xE000 if code == 0xD800 else code)  # a surrogate is no character
 
 
 class SweptRows(NamedTuple):
