@@ -57,7 +57,7 @@ LAYERS = [
     ["backends.database.wait_manager"],
     ["backends.database.queries", "backends.database.transactions"],
     ["backends.database.record_watcher"],
-    ["backends.database.maintenance", "backends.database.checks"],
+    ["backends.database.checks"],
     ["backends.database.store"],
     ["backends.database.lock"],
     ["backends.seats"],

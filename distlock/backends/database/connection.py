@@ -19,6 +19,7 @@ What other modules build on (everything else in this package goes through it):
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -67,8 +68,6 @@ class Notices:
 
     def listen(self, wrapper: Any) -> None:
         """Listen from now on, on a Django connection that is open."""
-        if wrapper.vendor != "postgresql":
-            return
         if hasattr(wrapper.connection, "add_notice_handler"):
             wrapper.connection.add_notice_handler(self.handle)
         else:
@@ -108,7 +107,8 @@ class Connection:
         self.before: tuple[str, ...] = ()
         self._raw = raw
         self._renames_tables = bool(renamed_tables())
-        self._notices = Notices()
+        #: hears what PostgreSQL tells beside its answers
+        self.notices = Notices()
 
     def ask(self, statement: Statement) -> Result:
         """Run a statement in the time for which this was lent. Raises a StatementFailed."""
@@ -137,8 +137,8 @@ class Connection:
         except BaseException:
             self.usable = False  # the answer is still unread: the next statement would read it
             raise
-        if self._notices.not_replicated:
-            self._notices.not_replicated = False
+        if self.notices.not_replicated:
+            self.notices.not_replicated = False
             raise errors.NotReplicated("its commit may not have reached the synchronous standby")
         if len(results) == 1:
             return results[0]
@@ -185,7 +185,6 @@ class DatabaseSession(Connection):
         self.namespace = ""
         #: when it was used last, by clock()
         self.idle_since = 0.0
-        self._notices.listen(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
@@ -195,6 +194,26 @@ class DatabaseSession(Connection):
         if self._file is not None:
             self._readable.register(self._file, select.POLLIN)
         _sessions.add(self)
+
+    def run_as_engine(self, statement: Statement, limit: float) -> Result:
+        """Run a statement as on a connection of the project's own; raises NoSession.
+
+        An engine may choose the schema with each cursor (django-tenants).
+        """
+        wrapper = self.wrapper
+        if not is_without_pool(wrapper):
+            return self.run(statement, limit)
+        try:
+            # In one transaction, because a pooler may give the next one to another server process.
+            wrapper.set_autocommit(False)
+            wrapper.cursor().close()
+            result = self.run(statement, limit)
+            wrapper.commit()
+            wrapper.set_autocommit(True)
+        except (wrapper.Database.Error, DjangoDatabaseError) as error:
+            cause = error.__cause__ or error
+            raise errors.NoSession(f"cannot ask for the schema: {error}") from cause
+        return result
 
     def hang_up(self) -> None:
         """Shut the socket down, which ends whatever waits for it; the session is of no use then."""
@@ -241,6 +260,18 @@ class DatabaseSession(Connection):
                 os.dup2(nowhere, self._drivers_fd, inheritable=False)
         os.dup2(nowhere, self._file.fileno(), inheritable=False)
         os.close(nowhere)
+
+
+def is_without_pool(wrapper: Any) -> bool:
+    """Return whether a connection of ours does without its engine's pool, see connect.py."""
+    return type(wrapper) is not wrapper.__class__
+
+
+def at_most(options: dict[str, Any], option: str, seconds: float) -> int:
+    """Return the user's own seconds if they are less; drivers want them whole and above 0."""
+    own = int(options.get(option) or 0)
+    most = max(math.ceil(seconds), 1)
+    return min(own, most) if own > 0 else most
 
 
 def _shut_down(fd: int) -> None:

@@ -12,12 +12,16 @@ from django.db import connections
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
 from distlock.backends.database.checks import database_checks, settings_checks
-from distlock.backends.database.connect import ADVISORY_LOCKS, engine_of, refusal
+from distlock.backends.database.connect import ENGINES, engine_of, refusal
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.maintenance import force_release, make_table, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.runner import StatementRunner
+from distlock.backends.database.runner import (
+    StatementRunner,
+    force_release,
+    renew,
+    sweep,
+)
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import poll_in_turn
 from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
@@ -26,6 +30,7 @@ from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
 from distlock.backends.database.wait_manager import WaitManager
 from distlock.concurrency.clock import clock, left
+from distlock.migrations._create_table import make_table
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import gevent_patched
 from distlock.types.query import LockQuery, Page
@@ -81,24 +86,23 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled={"poll": True, "native": False}.get(self.wait),
         )
-        engine = engine_of(self.database)
-        if why := refusal(engine):
+        django_engine = engine_of(self.database)
+        if why := refusal(django_engine):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        vendor = engine.vendor
+        engine = ENGINES[django_engine.vendor]
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller: CallerTransaction | None = None
-        if vendor == "sqlite":
+        if engine.in_process:
             self._caller = CallerTransaction(self.database, self._abandoned, self.cleanup.add)
         self._runner = StatementRunner(self.pool, self._caller.connection if self._caller else None)
         self._transactions = Transactions(self._runner)
-        advisory_locks = ADVISORY_LOCKS.get(vendor)
         self.waits: WaitManager | None = None
         # A greenlet that waits in a driver keeps all others from running.
-        if advisory_locks and self.wait != "poll" and not gevent_patched():
+        if engine.locks and self.wait != "poll" and not gevent_patched():
             self.waits = WaitManager(
-                self.pool, advisory_locks, self.waiters, self.calls, self.cleanup.add
+                self.pool, engine.locks, self.waiters, self.calls, self.cleanup.add
             )
-        self._store = DatabaseStore(self.pool, vendor, self.keeps_rows_for)
+        self._store = DatabaseStore(self.pool, engine, self.keeps_rows_for)
         self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,

@@ -24,8 +24,7 @@ from typing import Any, TypeVar
 from distlock.backends.database import errors
 from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.postgresql import ChangeNotice, channel_of, key_of
-from distlock.backends.database.record_sql import RecordSQL
+from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, channel_of, key_of
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address

@@ -153,19 +153,14 @@ class SQLiteSession(DatabaseSession):
             self.wrapper.connection.close()
 
 
-def open_in_process(
-    wrapper: Any, limit: float, opened: Callable[[], DatabaseSession]
-) -> DatabaseSession:
+def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> DatabaseSession:
     """Return what ``opened()`` returns, which connects the wrapper."""
-    settings = wrapper.settings_dict
-    if settings["NAME"] == ":memory:":
+    if wrapper.settings_dict["NAME"] == ":memory:":
         raise ImproperlyConfigured(
             f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
             " nobody would see the locks of others. Use a file, or for the threads of one"
             " process 'file:locks?mode=memory&cache=shared'."
         )
-    # Django runs statements of its own, and those of "init_command", on a new connection.
-    settings["OPTIONS"]["timeout"] = min(limit, settings["OPTIONS"].get("timeout", limit))
     if gate.broken:
         raise NoSession(
             "another thread was writing to SQLite when this process was forked; start it anew"

@@ -18,10 +18,9 @@ from distlock.backends.database.errors import (
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sql import TABLE
 from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.open_transactions import (
-    SEES_COMMITS,
     blocks_of_test_case,
     check_durable,
     durable,
@@ -146,13 +145,12 @@ class Transactions:
         self, leases: Sequence[Lease], connection: Any, stack: ExitStack, *, lock_rows: bool
     ) -> None:
         """Begin the transaction, which ends with ``stack``; in a snapshot, lock the rows first."""
+        dialect = self._pool.dialect_for(connection)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with ExitStack() as begun:
                     begun.enter_context(durable(self.database, *leases))
-                    if lock_rows and _reads_snapshot(
-                        connection, self._pool.dialect_for(connection)
-                    ):
+                    if lock_rows and dialect.reads_snapshot(connection):
                         self._locked.update(lease.nonce for lease in leases)
                         for lease in leases:
                             self._lock_row(lease, connection)
@@ -193,21 +191,6 @@ def _lost(lease: Lease) -> LockLost:
     return LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
 
 
-def _reads_snapshot(connection: Any, dialect: Dialect) -> bool:
-    """Return whether the open transaction cannot lock what was changed after it began."""
-    if dialect.guards_early:
-        return True
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SHOW transaction_isolation")
-            return cursor.fetchone()[0] not in SEES_COMMITS
-        if connection.mysql_is_mariadb and connection.isolation_level not in SEES_COMMITS:
-            # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
-            cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
-            return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()
-    return False
-
-
 @contextmanager
 def removing(
     pool: Pool,
@@ -245,7 +228,7 @@ def removing(
     )
     try:
         with durable(database, lease):
-            if connection.vendor == "sqlite":
+            if pool.dialect_for(connection).one_writer:
                 _run(connection, touch)
             yield
             if connection.needs_rollback:
