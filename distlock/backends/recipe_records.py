@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -41,20 +40,13 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
+from distlock.registry import ENTRIES
 from distlock.types.lease import Claim, Kind, Lease, LockKey
 
 #: The record of how far a piece of work is.
 REPORT = "report"
 #: The record that says how things stand among those who are at a barrier.
 GENERATION = "generation"
-#: For how long the records of what nobody is part of any more are kept, from the last change on.
-KEPT = {
-    Kind.BARRIER: timedelta(),
-    Kind.DOUBLE_BARRIER: timedelta(),
-    Kind.GROUP: timedelta(days=1),
-    Kind.PROGRESS: timedelta(days=1),
-    Kind.ELECTION: timedelta(days=30),
-}
 
 
 def _nothing(claim: Claim) -> Sequence[Change]:
@@ -270,7 +262,8 @@ class RecipeRecords:
 
     def sweep(self) -> None:
         """Forget what nobody has been part of for long."""
-        for kind, kept in KEPT.items():
+        kept_for = {entry.kind: entry.keep for entry in ENTRIES if entry.keep is not None}
+        for kind, kept in kept_for.items():
             for directory in self._store.directories(LockKey(self._alias, kind, "").directory):
                 found = self._store.read(directory)
                 records, now = found.records.values(), time_of(found)

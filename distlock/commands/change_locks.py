@@ -38,7 +38,7 @@ from distlock.commands.exit_codes import (
     epilog,
     fail,
 )
-from distlock.commands.output import moment, owner, quoted
+from distlock.commands.output import moment, owner
 from distlock.commands.show_locks import infos_of
 from distlock.commands.verbs import Target, Verb
 from distlock.concurrency.clock import clock
@@ -47,6 +47,7 @@ from distlock.recipes import lock_of
 from distlock.recipes.shared import Semaphore
 from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
+from distlock.types.values import quoted
 
 
 def _release(

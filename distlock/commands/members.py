@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from distlock.commands.arguments import YES, option, whole_number
 from distlock.commands.exit_codes import NOT_HELD, fail
-from distlock.commands.output import Row, age, data, owner, quoted
+from distlock.commands.output import Row, age, data, owner
 from distlock.commands.verbs import ASKING, CHANGING, RecipeCommand, Show, SignedVerb, Target
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
@@ -15,6 +15,7 @@ from distlock.recipes.election import Election
 from distlock.recipes.group import Group, Member
 from distlock.recipes.names import Address, Names
 from distlock.types.lease import Kind
+from distlock.types.values import quoted
 
 
 def _election(info: ElectionInfo) -> Row:

@@ -32,6 +32,7 @@ from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import current_owner
 from distlock.types.query import DisplayStatus, status_of
+from distlock.types.values import quoted
 
 #: A lock that at least so many wait for is among what is wrong.
 MANY_WAITERS = 10
@@ -124,7 +125,7 @@ def _lines(
     yield cut(summary, width or len(summary)), ""
     shown = slice(3 if width is not None and width < _WIDE else None)
     wrong = [
-        (each.problem, output.quoted(each.name or each.using), each.text, each.using)[shown]
+        (each.problem, quoted(each.name or each.using), each.text, each.using)[shown]
         for each in problems
     ]
     most = len(wrong) if height is None else max(height // 2 - 3, 1)

@@ -9,11 +9,12 @@ from typing import Any
 
 from distlock.commands.arguments import YES, option, whole_number
 from distlock.commands.exit_codes import BUSY, NOT_HELD, fail
-from distlock.commands.output import Row, age, data, quoted
+from distlock.commands.output import Row, age, data
 from distlock.commands.verbs import ASKING, FILLING, RecipeCommand, Show, SignedVerb, Target
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
+from distlock.types.values import quoted
 
 
 def _row(info: QueueInfo) -> Row:

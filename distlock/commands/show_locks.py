@@ -20,7 +20,7 @@ from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands import output
 from distlock.commands.arguments import JSON, KIND, NAME, USING, Backends, option, prefix_option
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.commands.output import duration, escaped, moment, owner, quoted
+from distlock.commands.output import duration, escaped, moment, owner
 from distlock.commands.verbs import Verb
 from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
@@ -38,6 +38,7 @@ from distlock.types.lease import (
 )
 from distlock.types.owners import NAMED, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
+from distlock.types.values import quoted
 
 _FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
 HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")

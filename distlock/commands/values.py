@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 from distlock import audit
 from distlock.commands.arguments import JSON, argument, option
 from distlock.commands.exit_codes import NOT_HELD, fail
-from distlock.commands.output import Row, data, plain, quoted
+from distlock.commands.output import Row, data, plain
 from distlock.commands.verbs import CHANGING, NameVerb, RecipeCommand, Show, SignedVerb, Target
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.types.lease import Kind
+from distlock.types.values import quoted
 
 #: Versions that are kept, beside what the program keeps: this never removes any.
 KEEP = 1_000_000

@@ -24,9 +24,9 @@ from distlock.commands.arguments import (
     prefix_option,
 )
 from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.commands.output import quoted
 from distlock.recipes.recipe import names_of
 from distlock.types.lease import Kind
+from distlock.types.values import quoted
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -16,7 +16,7 @@ PACKAGE = Path(distlock.__file__).parent
 LAYERS = [
     ["exceptions", "concurrency", "typed"],
     ["fields", "signals"],
-    ["types", "models", "migrations", "apps", "activity"],
+    ["types", "registry", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.open_transactions"],
     ["backends.background", "backends.store"],
     ["backends.base"],
@@ -80,7 +80,7 @@ LAYERS = [
     ["core"],
     ["core.base_lock"],
     ["lock"],
-    ["recipes.parts", "recipes.recipe"],
+    ["recipes.parts", "recipes.recipe", "recipes.description"],
     [
         "recipes.membership",
         "recipes.following",
@@ -102,6 +102,7 @@ WORDS = {
     "signals",
     "types",
     "models",
+    "registry",
     "activity",
     "concurrency",
 }
