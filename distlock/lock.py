@@ -16,10 +16,10 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.base import LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Call, Sleep, Steps, arun, run
+from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import add_leave_error, refuse_in_event_loop
+from distlock.core.blocks import add_leave_error, twins
 from distlock.core.hold import Hold, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
@@ -159,8 +159,7 @@ class Lock(BaseLock):
         lock.name_is_filled_in = True
         return lock
 
-    @refuse_in_event_loop
-    def extend(self, seconds: float) -> None:
+    def _extend(self, seconds: float) -> Steps[None]:
         """Let a hold with ``renew=False`` end no earlier than ``seconds`` from now.
 
         It never ends earlier than it would have. The lease is as long as it was for everything
@@ -171,13 +170,9 @@ class Lock(BaseLock):
         the row: then it ends when it would have, or later; LockError for a hold that is renewed;
         NotSupported in ZooKeeper, where a hold lasts as long as the session.
         """
-        refuse_reentry()
-        run(_extending(self._hold, checked_seconds("seconds", seconds)))
+        yield from _extending(self._hold, checked_seconds("seconds", seconds))
 
-    async def aextend(self, seconds: float) -> None:
-        """See extend()."""
-        refuse_reentry()
-        await arun(_extending(self._hold, checked_seconds("seconds", seconds)))
+    extend, aextend = twins("extend", _extend)
 
     @async_unsafe(
         "Lock.atomic() would block the event loop, as Django's transactions do; call the function"
@@ -259,12 +254,12 @@ def _extending(hold: Hold, seconds: float) -> Steps[None]:
             " may be one of this thread"
         )
     if answer:
-        manager.extend(hold, sent_at, wanted)
+        manager.renewer.extend(hold, sent_at, wanted)
         if hold.lost_for_good:  # by then; it must not go on for nobody
-            manager.lose(hold, LossReason.EXPIRED)
+            manager.renewer.lose(hold, LossReason.EXPIRED)
             backend.cleanup.add(lease.claim)
     else:
-        manager.lose(hold, (yield Call(hold.ask_loss_reason, due, executor=backend.calls)))
+        manager.renewer.lose(hold, (yield Call(hold.ask_loss_reason, due, executor=backend.calls)))
         # What was left is not lost: another thread of its owner's name has released it meanwhile.
         raise hold.lost_error() or not_held(hold.key, lease.owner)
     if (loss := hold.lost_error()) is not None:

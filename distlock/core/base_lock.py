@@ -16,7 +16,7 @@ from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Call, Nested, Steps, arun, run
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.blocks import (
@@ -25,6 +25,7 @@ from distlock.core.blocks import (
     add_leave_error,
     holder_message,
     refuse_in_event_loop,
+    twins,
 )
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
@@ -42,7 +43,7 @@ from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
-from distlock.types.lease import Holder, Kind, LockInfo, LockKey, Owner, State
+from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -184,72 +185,51 @@ class BaseLock(BlockLock):
         """Raise LockNotHeld or LockLost unless the lock is held. Asks no backend."""
         _ = self._hold
 
-    @refuse_in_event_loop
-    def verify(self) -> None:
+    def _verifying(self) -> Steps[None]:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
-        refuse_reentry()
         hold = self._hold
-        self._verified(hold, hold.ask())
+        if reason := (yield Call(hold.ask, executor=hold.backend.calls)):
+            manager.renewer.lose(hold, reason)
+        self.check()
 
-    async def averify(self) -> None:
-        """See verify()."""
-        refuse_reentry()
-        hold = self._hold
-        self._verified(hold, await hold.backend.calls.run(hold.ask))
+    verify, averify = twins("verify", _verifying)
 
-    @refuse_in_event_loop
-    def locked(self) -> bool:
+    def _looking(self) -> Steps[bool]:
         """Return whether anyone holds the lock now; a moment later it may be otherwise."""
-        refuse_reentry()
-        return self._inspect().state is State.HELD
+        info: LockInfo = yield Call(self._inspect, executor=self._backend.calls)
+        return info.state is State.HELD
 
-    async def alocked(self) -> bool:
-        """See locked()."""
-        refuse_reentry()
-        return (await self._backend.calls.run(self._inspect)).state is State.HELD
+    locked, alocked = twins("locked", _looking)
 
-    @refuse_in_event_loop
-    def info(self) -> LockInfo:
+    def _reporting(self) -> Steps[LockInfo]:
         """Return who holds the lock, since when and until when, and who waits where known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
         as of at most five seconds ago.
         """
-        refuse_reentry()
-        return self._info()
+        return (yield Call(self._info, executor=self._backend.calls))  # type: ignore[no-any-return]
 
-    async def ainfo(self) -> LockInfo:
-        """See info()."""
-        refuse_reentry()
-        return await self._backend.calls.run(self._info)
+    info, ainfo = twins("info", _reporting)
 
     # Breaking
 
-    @refuse_in_event_loop
-    def force_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
+    def _breaking(self, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Break exactly the hold that has this token; False if it is no longer the one.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
         that is not said.
         """
-        refuse_reentry()
-        lease = self._backend.force_release(self._key.backend_name, checked_token(token))
-        if lease is not None:
-            send_event(lock_broken, self._backend, lease)
-            record_break(self._backend, lease, reason, who)
-        return lease is not None
-
-    async def aforce_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
-        """See force_release()."""
-        refuse_reentry()
         backend = self._backend
-        breaking = partial(backend.force_release, self._key.backend_name, checked_token(token))
-        lease = await backend.calls.run(breaking)
+        ask = partial(backend.force_release, self._key.backend_name, checked_token(token))
+        lease: Lease | None = yield Call(ask, executor=backend.calls)
         if lease is not None:
-            await asend_event(lock_broken, backend, lease)
+            told = lock_broken, backend, lease
+            yield Nested(partial(send_event, *told), partial(asend_event, *told))
             record_break(backend, lease, reason, who)
         return lease is not None
+
+    force_release, aforce_release = twins("force_release", _breaking)
 
     # Inside
 
@@ -263,11 +243,11 @@ class BaseLock(BlockLock):
 
     @property
     def _hold(self) -> Hold:
-        return manager.hold(self._key, self._current_owner)
+        return manager.holds.hold(self._key, self._current_owner)
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
         """Return the nonce of an owner's hold, lost or not, and how often the owner is in it."""
-        hold = manager.find(self._key, owner)
+        hold = manager.holds.find(self._key, owner)
         return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
     def _entered_here(self) -> tuple[str, int]:
@@ -307,11 +287,6 @@ class BaseLock(BlockLock):
         """Return the steps of leaving once, for an owner who may not be the current one."""
         return manager.release(self._key, owner, self, deadline)
 
-    def _verified(self, hold: Hold, gone: str | None) -> None:
-        if gone:
-            manager.lose(hold, gone)
-        self.check()
-
     def _inspect(self, deadline: float | None = None) -> LockInfo:
         return self._backend.inspect(self._key.backend_name, deadline)
 
@@ -319,7 +294,7 @@ class BaseLock(BlockLock):
         """Return what the backend knows, and who waits behind the waiters and holders it knows."""
         info = self._inspect(deadline)
         crowds = Crowds.read(self._backend, manager.queue, deadline)
-        return crowds.added_to(info, manager.waiting(self._key))
+        return crowds.added_to(info, manager.queue.waiting(self._key))
 
     def _named(self, name: str) -> Self:
         lock = copy(self)

@@ -1,7 +1,7 @@
 """The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``.
 
-And what such objects need beside them: whose block ends, who is in the way, and the refusal to
-block an event loop.
+And what such objects need beside them: whose block ends, who is in the way, the refusal to block an
+event loop, and methods that are written once for threads and tasks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Callable, Coroutine
 from keyword import iskeyword
 from threading import get_ident
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency import fork
-from distlock.concurrency.reentry import must_leave_elsewhere
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
+from distlock.concurrency.steps import Steps, arun, run, run_soon
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockBusy, LockError
 from distlock.types.lease import Kind, LockInfo, Owner, State
@@ -27,6 +28,8 @@ from distlock.types.owners import is_reserved
 from distlock.types.values import escaped
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -105,6 +108,40 @@ def refuse_in_event_loop(method: F) -> F:
         return guarded(*args, **kwargs)
 
     return cast(F, inner)
+
+
+def twins(
+    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
+
+    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
+    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
+    nothing, it may be called by a destructor, see must_leave_elsewhere()::
+
+        put, aput = twins("put", _put)
+    """
+
+    owner = body.__qualname__.rpartition(".")[0]
+    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
+
+    @functools.wraps(body)
+    def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not leaves:
+            refuse_reentry()
+        elif must_leave_elsewhere():
+            run_soon(body(*args, **kwargs))
+            return None  # type: ignore[return-value]
+        return run(body(*args, **kwargs))
+
+    @functools.wraps(body)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_reentry()
+        return await arun(body(*args, **kwargs))
+
+    method.__name__, twin.__name__ = name, twin_of(name)
+    twin.__qualname__ = f"{owner}.{twin_of(name)}"
+    return refuse_in_event_loop(method), twin
 
 
 class ActiveBlocks:

@@ -18,7 +18,7 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop
+from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop, twins
 from distlock.core.decorator import decorate
 from distlock.core.hold import OnLost
 from distlock.core.options import LockOptions
@@ -32,7 +32,6 @@ from distlock.recipes.parts import (
     refuse_needless,
     sorted_parts,
 )
-from distlock.recipes.recipe import twins
 from distlock.types.arguments import OnBusy, Release
 from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor

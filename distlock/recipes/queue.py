@@ -23,6 +23,7 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps
 from distlock.concurrency.threads import undo
 from distlock.core.acquiring import AcquireRequest
+from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
@@ -34,7 +35,6 @@ from distlock.recipes.recipe import (
     LONGEST_PAUSE,
     deadline_of,
     encoded_by,
-    twins,
 )
 from distlock.recipes.shared import Semaphore, SemaphoreOptions
 from distlock.types.arguments import checked_count, checked_flag, waiting_limit
