@@ -40,7 +40,7 @@ from distlock.core.until_commit import (
     warn_if_uncommitted,
 )
 from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockBusy, LockError
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
@@ -82,27 +82,6 @@ class BaseLock(BlockLock):
         return f"<{type(self).__name__} {self.name!r} using={self.using!r} {state}>"
 
     # Taking and leaving
-
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """Take the lock; True if it is held afterwards, False if someone else has it.
-
-        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
-        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
-        that is held already is entered once more; one that was lost and not released yet raises
-        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
-        either case, and a lost lock is taken anew.
-
-        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
-        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
-        protect what is done in a transaction that is open already.
-        """
-        return self._acquire(blocking, timeout) is not None
-
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
-        return await self._aacquire(blocking, timeout) is not None
 
     @refuse_in_event_loop
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
@@ -155,15 +134,6 @@ class BaseLock(BlockLock):
         return decorate(function, [self.name], self._named, self._options)
 
     # Knowing
-
-    @property
-    def held(self) -> bool:
-        """Whether the current thread or task holds the lock, by what this process knows."""
-        try:
-            self.check()
-        except (LockNotHeld, LockLost):
-            return False
-        return True
 
     @property
     def token(self) -> int:

@@ -22,7 +22,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run, run_soon
 from distlock.core.options import LockOptions
-from distlock.exceptions import LockBusy, LockError
+from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.values import escaped
@@ -261,14 +261,40 @@ class BlockLock:
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
         return self._aend_block(sys._getframe(1), exc_info[1])
 
-    # What locks do in their own way
-
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See Lock.acquire()."""
-        raise NotImplementedError
+        """Take the lock; True if it is held afterwards, False if someone else has it.
+
+        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
+        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
+        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
+        that is held already is entered once more; one that was lost and not released yet raises
+        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
+        either case, and a lost lock is taken anew.
+
+        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
+        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
+        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
+        protect what is done in a transaction that is open already.
+        """
+        return self._acquire(blocking, timeout) is not None
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
+        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        return await self._aacquire(blocking, timeout) is not None
+
+    @property
+    def held(self) -> bool:
+        """Whether the current thread or task holds it, by what this process knows."""
+        try:
+            self.check()
+        except (LockNotHeld, LockLost):
+            return False
+        return True
+
+    # What locks do in their own way
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost unless it is held. Asks no backend."""
         raise NotImplementedError
 
     @property

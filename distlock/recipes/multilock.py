@@ -22,12 +22,12 @@ from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop, 
 from distlock.core.decorator import decorate
 from distlock.core.hold import OnLost
 from distlock.core.options import LockOptions
-from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
-from distlock.lock import Lock
+from distlock.exceptions import LockBusy, LockError
+from distlock.lock import Lock, transaction_under
 from distlock.recipes.parts import (
     EnteredLocks,
+    checked_for_atomic,
     checked_part,
-    parts_atomic,
     raise_worst,
     refuse_needless,
     sorted_parts,
@@ -125,10 +125,6 @@ class MultiLock(BlockLock):
         """
         return self._acquire(blocking, timeout) is not None
 
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
-        return await self._aacquire(blocking, timeout) is not None
-
     @refuse_in_event_loop
     def release(self) -> None:
         """Leave all locks once, in reverse order; an error of one does not keep it from the others.
@@ -168,19 +164,11 @@ class MultiLock(BlockLock):
             with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
                 yield self
             return
-        with parts_atomic(self, self._parts, using):
+        parts, leave = checked_for_atomic(self._parts), partial(self._release, self._current_owner)
+        with transaction_under(self, parts, using, leave, repr(self)):
             yield self
 
     # Knowing
-
-    @property
-    def held(self) -> bool:
-        """Whether the current thread or task holds all locks, by what this process knows."""
-        try:
-            self.check()
-        except (LockNotHeld, LockLost):
-            return False
-        return True
 
     @property
     def tokens(self) -> dict[tuple[str, ...], int]:
