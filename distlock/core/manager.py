@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
-from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
+from distlock.concurrency.work import tasks_awaiting
 from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.core.events import event
 from distlock.core.hold import Hold, task_of

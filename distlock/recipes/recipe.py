@@ -98,7 +98,8 @@ class Recipe:
 
         With ``keys`` only these records are read for it.
         """
-        change = partial(self._backend.records.change, self._directory, decide, keys=keys)
+        read = None if keys is None else partial(self._store.look, self._directory, keys)
+        change = partial(self._backend.records.change, self._directory, decide, read=read)
         return self._ask(change, deadline)
 
     def _record(self, action: str, text: str, reason: str, who: str) -> None:

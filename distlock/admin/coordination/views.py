@@ -35,7 +35,7 @@ from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.recipes.recipe import names_of
 from distlock.types.arguments import MAX_NAME, checked_name
-from distlock.types.lease import Kind
+from distlock.types.lease import Kind, LockKey
 from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
@@ -291,7 +291,8 @@ class RecipeAdmin(PanelAdmin):
             pages = self.pages
             # What was done the recipe has recorded by itself.
             asked = action.name if isinstance(done, LockError) else ""
-            write_log(request, ref.alias, pages.kind, ref.name, log, values, asked, pages.model)
+            key = LockKey(ref.alias, pages.kind, ref.name)
+            write_log(request, key, log, values, asked, pages.model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""
