@@ -30,12 +30,20 @@ class SharedOptions(LockOptions):
 
     seats: int
     value: int | None
+    #: whether who waits keeps its place while it looks by itself, see Claim
+    keeps_place: bool = False
 
     def request(self, backend: BaseBackend, *args: Any, **kwargs: Any) -> AcquireRequest:
         """See LockOptions.request(). Threads do not queue here, as there are seats for several."""
         request = LockOptions.request(self, shared_locks(backend), *args, **kwargs)
         owner = self._owner_of(request)
-        request.claim = replace(request.claim, owner=owner, seats=self.seats, limit=self.value)
+        request.claim = replace(
+            request.claim,
+            owner=owner,
+            seats=self.seats,
+            limit=self.value,
+            keeps_place=self.keeps_place,
+        )
         request.lane = owner.key
         return request
 
