@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -16,10 +16,10 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.base import LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Call, Sleep, Steps, arun, run
+from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import add_leave_error, refuse_in_event_loop
+from distlock.core.blocks import BlockLock, add_leave_error, twins
 from distlock.core.hold import Hold, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
@@ -159,8 +159,7 @@ class Lock(BaseLock):
         lock.name_is_filled_in = True
         return lock
 
-    @refuse_in_event_loop
-    def extend(self, seconds: float) -> None:
+    def _extend(self, seconds: float) -> Steps[None]:
         """Let a hold with ``renew=False`` end no earlier than ``seconds`` from now.
 
         It never ends earlier than it would have. The lease is as long as it was for everything
@@ -171,13 +170,9 @@ class Lock(BaseLock):
         the row: then it ends when it would have, or later; LockError for a hold that is renewed;
         NotSupported in ZooKeeper, where a hold lasts as long as the session.
         """
-        refuse_reentry()
-        run(_extending(self._hold, checked_seconds("seconds", seconds)))
+        yield from _extending(self._hold, checked_seconds("seconds", seconds))
 
-    async def aextend(self, seconds: float) -> None:
-        """See extend()."""
-        refuse_reentry()
-        await arun(_extending(self._hold, checked_seconds("seconds", seconds)))
+    extend, aextend = twins("extend", _extend)
 
     @async_unsafe(
         "Lock.atomic() would block the event loop, as Django's transactions do; call the function"
@@ -200,33 +195,18 @@ class Lock(BaseLock):
         another lock above READ COMMITTED, NotSupported where the backend cannot give it.
         """
         refuse_reentry()
-        self._backend.check_atomic(using, self._hold.lease if self.held else None)
-        self._enter()
-        is_part = False
-        try:
-            hold = self._hold
-            with hold.backend.atomic(hold.lease, using) as is_part:
-                yield self
-                self.check()  # what this process knows to be lost must not be committed
-        except BaseException as error:
-            if is_part:
-                self._leave_to_transaction(error)
-            else:
-                self.__exit__(type(error), error, error.__traceback__)
-            raise
-        try:
-            if is_part:
-                self._leave_to_transaction()
-            else:
-                self.release()
-        except (LockLost, LockUnavailable) as error:
-            if isinstance(error, BodyEnded):
-                raise  # another lock was lost, in whose body this is
-            # It was ours at the commit, which stands: an error now would say that it does not.
-            fields = hold.log_fields()
-            logger.warning("after the commit under lock %r: %s", self.name, error, extra=fields)
+        with transaction_under(self, [self], using, self._leave_atomic, f"lock {self.name!r}"):
+            yield self
 
-    def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
+    def _leave_atomic(self, body_error: BaseException | None, is_part: bool) -> None:
+        if is_part:
+            self._leave_to_transaction(body_error)
+        elif body_error is None:
+            self.release()
+        else:
+            self.__exit__(type(body_error), body_error, body_error.__traceback__)
+
+    def _leave_to_transaction(self, body_error: BaseException | None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""
         try:
             self._keep_until_commit(self._current_owner)
@@ -235,6 +215,42 @@ class Lock(BaseLock):
             if body_error is None or isinstance(error, BodyEnded):
                 raise
             add_leave_error(body_error, error)
+
+
+@contextmanager
+def transaction_under(
+    lock: BlockLock,
+    parts: Sequence[Lock],
+    using: str | None,
+    leave: Callable[[BaseException | None, bool], object],
+    shown: str,
+) -> Iterator[None]:
+    """Hold ``lock``, which consists of ``parts``, around a transaction; see Lock.atomic().
+
+    ``leave(body_error, is_part)`` leaves it; ``is_part``: whether the transaction is one of another
+    atomic(), and goes on. ``shown`` is the lock in a line of the log.
+    """
+    first, *others = parts
+    backend = first._backend
+    backend.check_atomic(using, first._hold.lease if lock.held else None)
+    lock._enter()
+    is_part = False
+    try:
+        hold, leases = first._hold, [part._hold.lease for part in others]
+        with backend.atomic(hold.lease, using, leases) as is_part:
+            yield
+            lock.check()  # what this process knows to be lost must not be committed
+    except BaseException as error:
+        leave(error, is_part)
+        raise
+    try:
+        leave(None, is_part)
+    except (LockLost, LockUnavailable) as error:
+        if isinstance(error, BodyEnded):
+            raise  # another lock was lost, in whose body this is
+        # It was ours at the commit, which stands: an error now would say that it does not.
+        fields = None if others else hold.log_fields()
+        logger.warning("after the commit under %s: %s", shown, error, extra=fields)
 
 
 def _extending(hold: Hold, seconds: float) -> Steps[None]:
@@ -259,12 +275,12 @@ def _extending(hold: Hold, seconds: float) -> Steps[None]:
             " may be one of this thread"
         )
     if answer:
-        manager.extend(hold, sent_at, wanted)
+        manager.renewer.extend(hold, sent_at, wanted)
         if hold.lost_for_good:  # by then; it must not go on for nobody
-            manager.lose(hold, LossReason.EXPIRED)
+            manager.renewer.lose(hold, LossReason.EXPIRED)
             backend.cleanup.add(lease.claim)
     else:
-        manager.lose(hold, (yield Call(hold.ask_loss_reason, due, executor=backend.calls)))
+        manager.renewer.lose(hold, (yield Call(hold.ask_loss_reason, due, executor=backend.calls)))
         # What was left is not lost: another thread of its owner's name has released it meanwhile.
         raise hold.lost_error() or not_held(hold.key, lease.owner)
     if (loss := hold.lost_error()) is not None:

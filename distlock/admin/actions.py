@@ -267,7 +267,8 @@ def _report_release(
     else:
         return
     values = {"token": ref.token, "owner": lease and lease.owner, "reason": reason}
-    write_log(request, ref.alias, ref.kind, ref.name, message, values, "release")
+    key = LockKey(ref.alias, ref.kind, ref.name)
+    write_log(request, key, message, values, "release")
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
@@ -287,7 +288,8 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
-        write_log(request, alias, Kind.LOCK, "", message, values, "sweep" if swept.expired else "")
+        key = LockKey(alias, Kind.LOCK, "")
+        write_log(request, key, message, values, "sweep" if swept.expired else "")
     audit.remove_old()
 
 
@@ -332,4 +334,4 @@ def perform(
         kind = entry.kind
         # What was done the recipe has recorded by itself.
         asked = action.name if isinstance(done, LockError) else ""
-        write_log(request, ref.alias, kind, ref.name, log, values, asked, SHOWN[kind])
+        write_log(request, LockKey(ref.alias, kind, ref.name), log, values, asked, SHOWN[kind])

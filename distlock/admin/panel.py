@@ -132,22 +132,20 @@ def known_aliases(request: HttpRequest) -> list[str]:
 
 def write_log(
     request: HttpRequest,
-    alias: str,
-    kind: Kind,
-    name: str,
+    key: LockKey,
     message: Any,
     values: dict[str, Any],
     action: str = "",
     model: type[Model] = HeldLock,
 ) -> None:
-    """Log what the user did to something, or to a whole backend if ``name`` is empty.
+    """Log what the user did to something, or to a whole backend if the name is empty.
 
     It is written to the admin's log and to the site's own. If the first fails, the user gets a
     message. ``model`` is the one whose pages the entry leads to. With ``action`` it is written to
     the audit log, too; recipes write there themselves what they do.
     """
     user: Any = request.user
-    key = LockKey(alias, kind, name)
+    alias, kind, name = key
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
         text = escaped(str(message % values))
     who = user.get_username()

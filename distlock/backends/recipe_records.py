@@ -122,15 +122,13 @@ class RecipeRecords:
         decide: Decide,
         deadline: float | None = None,
         *,
-        keys: Collection[str] | None = None,
         read: Callable[[float | None], Snapshot] | None = None,
         claims: Sequence[Claim] = (),
         once: bool = False,
     ) -> Done:
         """Read a directory, and do what ``decide`` makes of it, until nobody was faster.
 
-        - ``keys``: only these records are read, and the plan must depend on no others.
-        - ``read``: in place of reading the directory.
+        - ``read``: in place of reading the directory; the plan must depend on nothing else.
         - ``claims``: of those who are to be members. The first ones get what the plan has for new
           members, the others nothing; without any, nothing is changed. The key of a member is
           held_key() of its claim's nonce; its record has what value_of() says of the claim, and
@@ -143,8 +141,6 @@ class RecipeRecords:
         """
         if read is None:
             read = partial(self._store.read, directory)
-            if keys is not None:
-                read = partial(self._store.look, directory, keys)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 plan = decide(read(deadline))

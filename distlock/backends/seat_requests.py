@@ -178,23 +178,17 @@ class SeatRequests:
                 seats = Seats(self._store.read(directory, deadline))
                 place = seats.snapshot.records.get(waiting_key(claim.nonce))
                 waits = place is not None
-                if lease := self._granted_before(seats, claim):
-                    return Look(lease)
-                limit = seats.limit_for(claim, self._alias)
-                turn = seats.turn(claim, limit, passed_over)
-                look = Look(None, seats.snapshot.revision, turn)
-                if not turn.granted:
-                    claim.refused_by = next(map(seats.holder, seats.holders), None)
-                if turn.granted:
-                    if lease := self._grant(seats, claim, limit, passed_over, deadline):
-                        return Look(lease)
-                elif place is None and not wait:
+                look = self._taken(seats, claim, passed_over, deadline)
+                if look.lease is not None:
                     return look
-                elif self._join_queue(claim, deadline, place):
-                    if place is not None:
+                if not look.turn.granted:
+                    if place is None and not wait:
                         return look
-                    waits = True
-                    continue
+                    if self._join_queue(claim, deadline, place):
+                        if place is not None:
+                            return look
+                        waits = True
+                        continue
             except LockUnavailable as error:
                 # Who has a place in the queue keeps it over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:
@@ -209,6 +203,24 @@ class SeatRequests:
             f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it each time that it"
             " was to be taken"
         )
+
+    def _taken(
+        self,
+        seats: Seats,
+        claim: Claim,
+        passed_over: frozenset[str | None],
+        deadline: float | None,
+    ) -> Look:
+        """Take the seats if it is their turn; without a lease others were faster, or come first."""
+        if lease := self._granted_before(seats, claim):
+            return Look(lease)
+        limit = seats.limit_for(claim, self._alias)
+        turn = seats.turn(claim, limit, passed_over)
+        if turn.granted:
+            lease = self._grant(seats, claim, limit, passed_over, deadline)
+        else:
+            claim.refused_by = next(map(seats.holder, seats.holders), None)
+        return Look(lease, seats.snapshot.revision, turn)
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.

@@ -7,8 +7,8 @@ workers     ``WorkerThreads``, which run blocking calls
 timers      ``call_after()``: actions at a later time, on one thread of the process
 backoff     growing pauses between two attempts
 fork        what to do before and after the process forks
-work        the piece of work that a thread is doing: a request, a job of an executor
-awaiting    which tasks await a job of an executor, and which thread waits for a task
+work        the piece of work that a thread is doing (a request, a job of an executor), which tasks
+            await it, and which thread waits for a task
 reentry     refuses what signal handlers and destructors begin inside of something else
 steps       one body for synchronous and asynchronous callers
 

@@ -16,7 +16,7 @@ from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Call, Nested, Steps, arun, run
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.blocks import (
@@ -25,6 +25,7 @@ from distlock.core.blocks import (
     add_leave_error,
     holder_message,
     refuse_in_event_loop,
+    twins,
 )
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
@@ -39,10 +40,10 @@ from distlock.core.until_commit import (
     warn_if_uncommitted,
 )
 from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockBusy, LockError
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
-from distlock.types.lease import Holder, Kind, LockInfo, LockKey, Owner, State
+from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,27 +82,6 @@ class BaseLock(BlockLock):
         return f"<{type(self).__name__} {self.name!r} using={self.using!r} {state}>"
 
     # Taking and leaving
-
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """Take the lock; True if it is held afterwards, False if someone else has it.
-
-        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
-        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
-        that is held already is entered once more; one that was lost and not released yet raises
-        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
-        either case, and a lost lock is taken anew.
-
-        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
-        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
-        protect what is done in a transaction that is open already.
-        """
-        return self._acquire(blocking, timeout) is not None
-
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
-        return await self._aacquire(blocking, timeout) is not None
 
     @refuse_in_event_loop
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
@@ -156,15 +136,6 @@ class BaseLock(BlockLock):
     # Knowing
 
     @property
-    def held(self) -> bool:
-        """Whether the current thread or task holds the lock, by what this process knows."""
-        try:
-            self.check()
-        except (LockNotHeld, LockLost):
-            return False
-        return True
-
-    @property
     def token(self) -> int:
         """The fencing token of the current hold: it grows with every grant of this lock.
 
@@ -184,72 +155,51 @@ class BaseLock(BlockLock):
         """Raise LockNotHeld or LockLost unless the lock is held. Asks no backend."""
         _ = self._hold
 
-    @refuse_in_event_loop
-    def verify(self) -> None:
+    def _verifying(self) -> Steps[None]:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
-        refuse_reentry()
         hold = self._hold
-        self._verified(hold, hold.ask())
+        if reason := (yield Call(hold.ask, executor=hold.backend.calls)):
+            manager.renewer.lose(hold, reason)
+        self.check()
 
-    async def averify(self) -> None:
-        """See verify()."""
-        refuse_reentry()
-        hold = self._hold
-        self._verified(hold, await hold.backend.calls.run(hold.ask))
+    verify, averify = twins("verify", _verifying)
 
-    @refuse_in_event_loop
-    def locked(self) -> bool:
+    def _looking(self) -> Steps[bool]:
         """Return whether anyone holds the lock now; a moment later it may be otherwise."""
-        refuse_reentry()
-        return self._inspect().state is State.HELD
+        info: LockInfo = yield Call(self._inspect, executor=self._backend.calls)
+        return info.state is State.HELD
 
-    async def alocked(self) -> bool:
-        """See locked()."""
-        refuse_reentry()
-        return (await self._backend.calls.run(self._inspect)).state is State.HELD
+    locked, alocked = twins("locked", _looking)
 
-    @refuse_in_event_loop
-    def info(self) -> LockInfo:
+    def _reporting(self) -> Steps[LockInfo]:
         """Return who holds the lock, since when and until when, and who waits where known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
         as of at most five seconds ago.
         """
-        refuse_reentry()
-        return self._info()
+        return (yield Call(self._info, executor=self._backend.calls))  # type: ignore[no-any-return]
 
-    async def ainfo(self) -> LockInfo:
-        """See info()."""
-        refuse_reentry()
-        return await self._backend.calls.run(self._info)
+    info, ainfo = twins("info", _reporting)
 
     # Breaking
 
-    @refuse_in_event_loop
-    def force_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
+    def _breaking(self, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Break exactly the hold that has this token; False if it is no longer the one.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
         that is not said.
         """
-        refuse_reentry()
-        lease = self._backend.force_release(self._key.backend_name, checked_token(token))
-        if lease is not None:
-            send_event(lock_broken, self._backend, lease)
-            record_break(self._backend, lease, reason, who)
-        return lease is not None
-
-    async def aforce_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
-        """See force_release()."""
-        refuse_reentry()
         backend = self._backend
-        breaking = partial(backend.force_release, self._key.backend_name, checked_token(token))
-        lease = await backend.calls.run(breaking)
+        ask = partial(backend.force_release, self._key.backend_name, checked_token(token))
+        lease: Lease | None = yield Call(ask, executor=backend.calls)
         if lease is not None:
-            await asend_event(lock_broken, backend, lease)
+            told = lock_broken, backend, lease
+            yield Nested(partial(send_event, *told), partial(asend_event, *told))
             record_break(backend, lease, reason, who)
         return lease is not None
+
+    force_release, aforce_release = twins("force_release", _breaking)
 
     # Inside
 
@@ -263,11 +213,11 @@ class BaseLock(BlockLock):
 
     @property
     def _hold(self) -> Hold:
-        return manager.hold(self._key, self._current_owner)
+        return manager.holds.hold(self._key, self._current_owner)
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
         """Return the nonce of an owner's hold, lost or not, and how often the owner is in it."""
-        hold = manager.find(self._key, owner)
+        hold = manager.holds.find(self._key, owner)
         return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
     def _entered_here(self) -> tuple[str, int]:
@@ -307,11 +257,6 @@ class BaseLock(BlockLock):
         """Return the steps of leaving once, for an owner who may not be the current one."""
         return manager.release(self._key, owner, self, deadline)
 
-    def _verified(self, hold: Hold, gone: str | None) -> None:
-        if gone:
-            manager.lose(hold, gone)
-        self.check()
-
     def _inspect(self, deadline: float | None = None) -> LockInfo:
         return self._backend.inspect(self._key.backend_name, deadline)
 
@@ -319,7 +264,7 @@ class BaseLock(BlockLock):
         """Return what the backend knows, and who waits behind the waiters and holders it knows."""
         info = self._inspect(deadline)
         crowds = Crowds.read(self._backend, manager.queue, deadline)
-        return crowds.added_to(info, manager.waiting(self._key))
+        return crowds.added_to(info, manager.queue.waiting(self._key))
 
     def _named(self, name: str) -> Self:
         lock = copy(self)

@@ -10,9 +10,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.work import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.core.hold import Entrant, task_of
 from distlock.exceptions import LockDeadlock
 from distlock.types.lease import LockKey, Owner, Waiting

@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
-from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
+from distlock.concurrency.work import tasks_awaiting
 from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.core.events import event
-from distlock.core.hold import Entrant, Hold, task_of
+from distlock.core.hold import Hold, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import Holds, not_held
@@ -20,7 +20,7 @@ from distlock.core.renewal import LeaseRenewer
 from distlock.core.waiting_counts import counted_queue
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Lease, LockKey, Owner, Waiting
+from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor
 
 #: How often, and after how many seconds, it is asked who awaits a job.
@@ -44,14 +44,15 @@ class LockManager:
         """Hold nothing: the locks, and the thread that keeps them, are the parent's."""
         #: the threads and tasks of this process that hold locks or wait for them
         self.queue = counted_queue()
-        self._renewer = LeaseRenewer()
-        self._holds = Holds(self._renewer)
+        self.renewer = LeaseRenewer()
+        #: what they hold, lost or not
+        self.holds = Holds(self.renewer)
 
     # The way in
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        holds, queue, owner, began = self._holds, self.queue, request.claim.owner, clock()
+        holds, queue, owner, began = self.holds, self.queue, request.claim.owner, clock()
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
@@ -101,7 +102,7 @@ class LockManager:
         (``ticket.joined``); False if nobody holds it any more, and the request begins anew.
         """
         named = request.named
-        hold = self._holds.find(request.key, request.claim.owner) if named else None
+        hold = self.holds.find(request.key, request.claim.owner) if named else None
         until = request.deadline if request.wait else clock()
         if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold, until)):
             request.asked = not ticket.joined
@@ -116,11 +117,11 @@ class LockManager:
         while (hold := self._entered(request)) is not None:
             gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
-                self._renewer.lose(hold, gone)
+                self.renewer.lose(hold, gone)
                 continue
             if renewed_at is not None:
-                self._renewer.extend(hold, renewed_at, hold.lease.duration)
-            if self._holds.enter(hold, request.entry, request.claim.owner):
+                self.renewer.extend(hold, renewed_at, hold.lease.duration)
+            if self.holds.enter(hold, request.entry, request.claim.owner):
                 return True
             request.enters = None
         return False
@@ -134,7 +135,7 @@ class LockManager:
         work = request.entry.work
         jobs = work.futures() if work is not None else []
         for _ in range(_LOOKS if jobs else 0):
-            if not (holds := self._holds.of_tasks(request.key)):
+            if not (holds := self.holds.of_tasks(request.key)):
                 return None
             tasks = [task for future in jobs for task in tasks_awaiting(future)]
             for hold in holds:
@@ -150,12 +151,12 @@ class LockManager:
 
         A named owner may come in from anywhere, and takes the lock anew.
         """
-        hold = request.enters or self._holds.find(request.key, request.claim.owner)
+        hold = request.enters or self.holds.find(request.key, request.claim.owner)
         if hold is None or (loss := hold.lost_error()) is None:
             return hold
         if hold.renews and hold.alive and not hold.named:
             raise loss
-        self._renewer.lose(hold, hold.loss_reason() or "")
+        self.renewer.lose(hold, hold.loss_reason() or "")
         # The thread that tells of losses may have been first, but not have come this far yet.
         hold.backend.discard_local(hold.lease)
         hold.on_end()
@@ -199,7 +200,7 @@ class LockManager:
 
     def _abandon(self, request: AcquireRequest, unknown: bool) -> None:
         """Take back what a request was granted, or may have been, and let the next one ask."""
-        if self._holds.undo(request):
+        if self.holds.undo(request):
             try:
                 if unknown:
                     request.backend.cleanup.add(request.claim)
@@ -223,16 +224,16 @@ class LockManager:
         ``hold`` is which one, if it is not to be a later one of the same owner.
         """
         if hold is None:
-            hold = self._holds.find(key, owner)
+            hold = self.holds.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
             try:
-                is_last = self._holds.leave(hold, lock)
+                is_last = self.holds.leave(hold, lock)
                 if is_last:
                     gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                     if gone:
-                        self._renewer.tell_loss(hold, gone)
+                        self.renewer.tell_loss(hold, gone)
                         if loss := hold.lost_error():
                             raise loss
                     hold.on_end()
@@ -274,41 +275,19 @@ class LockManager:
             hold.on_end()
 
     def _free_later(self, hold: Hold) -> None:
-        self._holds.discard(hold)
+        self.holds.discard(hold)
         try:
             minimum = hold.minimum_remaining
             hold.backend.cleanup.add(hold.lease.claim, hold.free if minimum else None)
         finally:  # as in _abandon()
             hold.on_end()
 
-    def enter(self, hold: Hold, entry: Entrant, owner: Owner) -> bool:
-        """Enter a hold of this owner once more; False if it was lost or left."""
-        return self._holds.enter(hold, entry, owner)
-
     # Looking
-
-    def hold(self, key: LockKey, owner: Owner) -> Hold:
-        """Return what the owner holds; raises LockNotHeld or LockLost. Asks no backend."""
-        return self._holds.hold(key, owner)
-
-    def find(self, key: LockKey, owner: Owner) -> Hold | None:
-        """Return the hold of an owner, lost or not."""
-        return self._holds.find(key, owner)
-
-    def holds_of(self, key: LockKey, owner: Owner) -> list[Hold]:
-        """Return all holds of an owner who may hold a lock several times, lost or not.
-
-        The keys of their owners are that of ``owner``, or one that it is within, and a number after
-        a slash. They are in the order in which they were granted.
-        """
-        start = tuple(f"{key}/" for key in owner.keys)
-        holds = (hold for hold in self._holds.all() if hold.key == key)
-        return [hold for hold in holds if hold.owner_key.startswith(start)]
 
     def holder(self, key: LockKey) -> Hold | None:
         """Return the hold of a thread or task of this process for which others wait here."""
         first = self.queue.first(key)
-        return None if first is None else self._holds.find(key, first)
+        return None if first is None else self.holds.find(key, first)
 
     def running(self) -> list[Hold]:
         """Return what this process holds, by what it knows."""
@@ -320,23 +299,11 @@ class LockManager:
         ``renewed``: instead all leases that are kept alive, with those that nobody enters.
         """
         fork.ensure_reset()
-        return self._renewer.renewed() if renewed else self._holds.all()
-
-    def waiting(self, key: LockKey) -> tuple[Waiting, ...]:
-        """Return who waits for a lock in this process, behind others of it."""
-        return self.queue.waiting(key)
-
-    def lose(self, hold: Hold, reason: str) -> None:
-        """Note that the backend no longer knows this hold."""
-        self._renewer.lose(hold, reason)
-
-    def extend(self, hold: Hold, sent_at: float, seconds: float) -> None:
-        """Note that a hold lasts for ``seconds`` from ``sent_at`` on, unless it has ended."""
-        self._renewer.extend(hold, sent_at, seconds)
+        return self.renewer.renewed() if renewed else self.holds.all()
 
     def free(self, hold: Hold) -> None:
         """Free a hold at once, whoever is in it. For tests, see distlock.testing."""
-        self._holds.discard(hold)
+        self.holds.discard(hold)
         try:
             if not hold.lost_for_good:
                 hold.backend.release(hold.lease)
@@ -351,7 +318,7 @@ class LockManager:
         block began to release its lock, or forgot to, does not keep it for another lease.
         """
         here = current_actor().liveness
-        for hold in self._holds.all():
+        for hold in self.holds.all():
             if hold.named or not hold.renews or hold.loss_reason() is not None:
                 continue
             if all(one.is_alive == here or not one.is_alive() for one in hold.entries):
@@ -359,7 +326,7 @@ class LockManager:
 
     def become_reader(self, hold: Hold) -> None:
         """Note that a writer has become a reader."""
-        with self._renewer.mutex:
+        with self.renewer.mutex:
             lease = hold.lease
             hold.lease = Lease(replace(lease.claim, seats=1), lease.token, lease.deadline)
 
@@ -367,13 +334,13 @@ class LockManager:
 
     def watch(self, hold: Hold) -> None:
         """Keep a lease alive that nobody enters."""
-        with self._renewer.mutex:
-            self._renewer.keep(hold)
+        with self.renewer.mutex:
+            self.renewer.keep(hold)
 
     def unwatch(self, hold: Hold) -> None:
         """Keep it alive no more; it stays taken until it is released, or ends."""
-        with self._renewer.mutex:
-            self._renewer.drop(hold)
+        with self.renewer.mutex:
+            self.renewer.drop(hold)
 
 
 manager = LockManager()

@@ -149,17 +149,9 @@ class LockOptions:
                 " a thread take and release it in one function"
             )
         at_least = 0.0 if self.at_least is None else float(self.at_least)
-        claim = Claim(
-            name,
-            owner,
-            lease,
-            description,
-            lock.claim_nonce or os.urandom(16).hex(),
-            self.renew,
-            at_least,
-            call_site=site,
-            label=label,
-        )
+        nonce, kind = lock.claim_nonce or os.urandom(16).hex(), lock._key.kind
+        claim = Claim(name, owner, lease, description, nonce, self.renew, at_least, kind)
+        claim.call_site, claim.label = site, label
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         entry.reentrant, entry.at_most = self.reentrant, self.at_most
         lane = owner.key if named else ""

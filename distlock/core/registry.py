@@ -48,8 +48,18 @@ class Holds:
         holds = (hold for hold in self.all() if hold.key == key)
         return [hold for hold in holds if any(task_of(entry) for entry in hold.entries)]
 
+    def within(self, key: LockKey, owner: Owner) -> list[Hold]:
+        """Return all holds of an owner who may hold a lock several times, lost or not.
+
+        The keys of their owners are that of ``owner``, or one that it is within, and a number after
+        a slash. They are in the order in which they were granted.
+        """
+        start = tuple(f"{key}/" for key in owner.keys)
+        holds = (hold for hold in self.all() if hold.key == key)
+        return [hold for hold in holds if hold.owner_key.startswith(start)]
+
     def hold(self, key: LockKey, owner: Owner) -> Hold:
-        """Return what the owner holds, as far as is known here; LockNotHeld or LockLost."""
+        """Return what the owner holds; LockNotHeld or LockLost. Asks no backend."""
         if (hold := self.find(key, owner)) is None:
             raise not_held(key, owner)
         if loss := hold.lost_error():

@@ -209,7 +209,7 @@ class Candidacy:
         if Candidates(snapshot).is_recalled(self._said["name"], lease.token):
             why = f"the leader of term {lease.token} was asked to step down"
             self._recalled = f"{self._election!r}: {why}"
-            if hold := manager.find(self.lock._key, self.lock.owner):
+            if hold := manager.holds.find(self.lock._key, self.lock.owner):
                 hold.renewal_stopped = True
             if self._on_lost is not None:
                 self._on_lost(lease)

@@ -17,11 +17,12 @@ from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, run
 from distlock.concurrency.threads import thread_logger, undo
+from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_items import MOST_REASON, QueueItem, reason_of, taken_key
 from distlock.recipes.queue_records import QueueRecords
-from distlock.recipes.recipe import Block, twins
+from distlock.recipes.recipe import Block
 from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Kind, Lease, log_fields
 

@@ -28,6 +28,7 @@ from distlock.backends.seats import held_key, owner_of, since_when, value_of
 from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.recipes.description import (
     Cell,
@@ -40,7 +41,7 @@ from distlock.recipes.description import (
 )
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_count, checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
 

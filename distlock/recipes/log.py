@@ -30,6 +30,7 @@ from distlock.backends.store import Change, Delete, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, StaleToken
 from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
@@ -39,7 +40,6 @@ from distlock.recipes.recipe import (
     checked_json,
     deadline_of,
     encoded_by,
-    twins,
 )
 from distlock.types.arguments import (
     checked_count,

@@ -188,7 +188,7 @@ class Membership:
         hold = self._hold
         if hold is None or held_key(hold.lease.nonce) in found.records:
             return False
-        manager.lose(hold, "its record is gone")  # unless it is being left just now
+        manager.renewer.lose(hold, "its record is gone")  # unless it is being left just now
         return hold.loss_reason() is not None
 
     def pause_renewal(self) -> None:

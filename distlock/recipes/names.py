@@ -23,6 +23,7 @@ from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.concurrency.threads import undo
+from distlock.core.blocks import twins
 from distlock.core.hold import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.description import (
@@ -35,7 +36,7 @@ from distlock.recipes.description import (
     some_of,
 )
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
 

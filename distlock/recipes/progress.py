@@ -30,10 +30,11 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind

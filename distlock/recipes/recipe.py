@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from json import JSONEncoder
 from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 
@@ -21,7 +21,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.blocks import add_leave_error, refuse_in_event_loop, twin_of
+from distlock.core.blocks import add_leave_error
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind, LockKey
@@ -98,7 +98,8 @@ class Recipe:
 
         With ``keys`` only these records are read for it.
         """
-        change = partial(self._backend.records.change, self._directory, decide, keys=keys)
+        read = None if keys is None else partial(self._store.look, self._directory, keys)
+        change = partial(self._backend.records.change, self._directory, decide, read=read)
         return self._ask(change, deadline)
 
     def _record(self, action: str, text: str, reason: str, who: str) -> None:
@@ -230,40 +231,6 @@ class Block(ABC):
         if isinstance(error, GeneratorExit):
             run_soon(self._exiting(error))
         return isinstance(error, GeneratorExit)
-
-
-def twins(
-    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
-) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
-
-    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
-    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
-    nothing, it may be called by a destructor, see must_leave_elsewhere()::
-
-        put, aput = twins("put", _put)
-    """
-
-    owner = body.__qualname__.rpartition(".")[0]
-    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
-
-    @wraps(body)
-    def method(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not leaves:
-            refuse_reentry()
-        elif must_leave_elsewhere():
-            run_soon(body(*args, **kwargs))
-            return None  # type: ignore[return-value]
-        return run(body(*args, **kwargs))
-
-    @wraps(body)
-    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        refuse_reentry()
-        return await arun(body(*args, **kwargs))
-
-    method.__name__, twin.__name__ = name, twin_of(name)
-    twin.__qualname__ = f"{owner}.{twin_of(name)}"
-    return refuse_in_event_loop(method), twin
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:

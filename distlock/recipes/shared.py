@@ -14,11 +14,11 @@ from distlock.concurrency.steps import Call, Nested, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.base_lock import BaseLock
+from distlock.core.blocks import twins
 from distlock.core.hold import Hold, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockDeadlock, LockError, LockNotHeld
-from distlock.recipes.recipe import twins
 from distlock.types.arguments import OnBusy, Release, checked_count
 from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, LockKey, Owner
 from distlock.types.owners import current_owner
@@ -30,13 +30,19 @@ class SharedOptions(LockOptions):
 
     seats: int
     value: int | None
+    #: whether who waits keeps its place while it looks by itself, see Claim
+    keeps_place: bool = False
 
     def request(self, backend: BaseBackend, *args: Any, **kwargs: Any) -> AcquireRequest:
         """See LockOptions.request(). Threads do not queue here, as there are seats for several."""
         request = LockOptions.request(self, shared_locks(backend), *args, **kwargs)
         owner = self._owner_of(request)
         request.claim = replace(
-            request.claim, owner=owner, kind=request.key.kind, seats=self.seats, limit=self.value
+            request.claim,
+            owner=owner,
+            seats=self.seats,
+            limit=self.value,
+            keeps_place=self.keeps_place,
         )
         request.lane = owner.key
         return request
@@ -51,7 +57,7 @@ class SemaphoreOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        holds = manager.holds_of(request.key, owner)
+        holds = manager.holds.within(request.key, owner)
         # They cannot become free before this thread goes on. So they are entered again.
         waiting = [hold for hold in holds if not hold.entered and not hold.lost_for_good]
         for hold in waiting:
@@ -72,7 +78,7 @@ def latest_owner(key: LockKey, owner: Owner) -> Owner:
 
     Each time that it takes seats it is another owner: its own key with a number, 0 for none.
     """
-    for hold in reversed(manager.holds_of(key, owner)):
+    for hold in reversed(manager.holds.within(key, owner)):
         if hold.entered:
             return _present_owner(hold)
     return replace(owner, key=f"{owner.key}/0")
@@ -89,7 +95,7 @@ class SideOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        hold = manager.find(request.key, owner)
+        hold = manager.holds.find(request.key, owner)
         if hold is not None and not hold.lost_for_good and self.seats > hold.lease.claim.seats:
             first = "leave it as a reader first" if hold.entered else "end the transaction first"
             raise LockDeadlock(
@@ -234,7 +240,7 @@ class Semaphore(SharedLock):
         return latest_owner(self._key, current_owner())
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
-        return "", sum(hold.entered > 0 for hold in manager.holds_of(self._key, owner))
+        return "", sum(hold.entered > 0 for hold in manager.holds.within(self._key, owner))
 
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
@@ -285,7 +291,7 @@ class Writer(_Side):
 
         Raises LockNotHeld, LockLost, LockUnavailable; LockError if it was entered more than once.
         """
-        hold = manager.hold(self._key, self._current_owner)
+        hold = manager.holds.hold(self._key, self._current_owner)
         if not hold.entered:
             raise LockNotHeld(f"rwlock {self.name!r} was left, and is kept until the commit only")
         if hold.count > 1:
@@ -298,14 +304,14 @@ class Writer(_Side):
         manager.become_reader(hold)
         asking = partial(backend.become_reader, hold.lease)
         if not (yield Call(asking, backend.calls.due(), executor=backend.calls)):
-            manager.lose(hold, LossReason.GONE)
-            manager.hold(self._key, self._current_owner)  # raises LockLost
+            manager.renewer.lose(hold, LossReason.GONE)
+            manager.holds.hold(self._key, self._current_owner)  # raises LockLost
 
     downgrade, adowngrade = twins("downgrade", _downgrading)
 
     @property
     def _hold(self) -> Hold:
-        hold = manager.hold(self._key, self._current_owner)
+        hold = manager.holds.hold(self._key, self._current_owner)
         if hold.lease.claim.seats != ALL_SEATS:
             raise LockNotHeld(f"rwlock {self.name!r} is held as a reader, not as the writer")
         return hold
