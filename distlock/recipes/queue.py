@@ -285,6 +285,10 @@ class Queue(OperatedQueue):
             gives_up = deadline  # the next outage has all of its time
             return answer
 
+        if result is None and wait and left(deadline, 1) <= 0:
+            # This is the last time: others must not be too fast for it.
+            return (yield from attempt(deadline, True))[0]
+
         while result is None and wait and left(deadline, 1) > 0:
             try:
                 result = yield from self._in_line(side, answered, deadline)

@@ -43,7 +43,7 @@ def seen(shown, *patterns):
 def test_they_are_counted_in_each_process_while_it_lives(shared, run, run_json, taken, child):
     (lock,) = taken("stock", lease=None)
     crowds = [child(crowd, "stock", 5), child(crowd, "stock", 4)]
-    # A waiter that goes over to reading the row, on a busy machine, is not seen for a moment.
+    # Between two statements that wait, a waiter is not seen for a moment.
     eventually(lambda: counted() == (9, 2))
     eventually(lambda: " 9 in 2 processes " in run("list").out)
     behind = [

@@ -230,6 +230,8 @@ def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(
         await asyncio.sleep(0.1)
         gc.collect()
 
+    gc.collect()  # tasks of earlier tests
+    caplog.clear()
     with caplog.at_level(logging.ERROR, "asyncio"):
         asyncio.run(give_up())
     server(kind).resume()
