@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from getpass import getuser
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from django.apps import apps
 from django.db import connections, router, transaction
 from django.utils import timezone
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.open_transactions import blocks_of_test_case
+from distlock.backends.open_transactions import (
+    TransactionOutcomeHook,
+    blocks_of_test_case,
+    call_at_end,
+)
 from distlock.backends.shared import sweep_every_kind
 from distlock.concurrency import fork
-from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import thread_logger
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
-from distlock.conf import audit_days
+from distlock.conf import audit_days, locks
 from distlock.types.lease import Kind, Lease, LockKey, SweepResult
 from distlock.types.values import escaped
 
@@ -36,7 +42,16 @@ T = TypeVar("T")
 _LIMIT = 2.0
 
 _threads = WorkerThreads(2, "distlock-audit")
-fork.at_exit(partial(_threads.drain, _LIMIT))
+#: those that write what a rollback has left
+_late = WeakSet[threading.Thread]()
+
+
+@fork.at_exit
+def _settle() -> None:
+    until = clock() + _LIMIT
+    for thread in [*_late]:
+        thread.join(left(until, _LIMIT))
+    _threads.drain(left(until, _LIMIT))
 
 
 def record(key: LockKey, action: str, text: str, *, reason: str = "", who: str = "") -> None:
@@ -52,7 +67,15 @@ def record(key: LockKey, action: str, text: str, *, reason: str = "", who: str =
     at = timezone.now()  # it may be written much later
     values = {"using": using, "kind": kind, "name": name, "action": action, "text": text}
     what = f"; to be written: {kind} {name!r} on {using!r}, {action} by {who}: {text}"
-    _ask(lambda model: model.objects.create(at=at, who=who, **values), None, what)
+
+    def write() -> None:
+        _ask(lambda model: model.objects.create(at=at, who=who, **values), None, what)
+
+    around = _transaction_around(using, kind)
+    if around is None:
+        write()
+    else:
+        call_at_end(around, TransactionOutcomeHook(write, partial(_write_soon, write)))
 
 
 def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:
@@ -104,6 +127,31 @@ def system_user() -> str:
         return f"{getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a container may have no name for its user
         return f"?@{socket.gethostname()}"
+
+
+def _transaction_around(using: str, kind: Kind) -> Any:
+    """Return the connection in whose open transaction an entry would be undone, None if none is.
+
+    On SQLite only that transaction can write the entry before it ends. What the entry tells of is
+    undone by a rollback, too, if it is a change of a lock in the same database, and nothing else
+    is. The transaction around a test case never ends.
+    """
+    try:
+        database = router.db_for_write(apps.get_model("distlock", "AuditEntry"))
+        connection: Any = connections[database]
+        if not connection.in_atomic_block or connection.vendor != "sqlite":
+            return None
+        if blocks_of_test_case(connection):
+            return None
+        together = kind is Kind.LOCK and locks[using].frees_inside(database)
+        return None if together else connection
+    except Exception:  # write() finds the same, and logs it
+        return None
+
+
+def _write_soon(write: Callable[[], object]) -> None:
+    """Write an entry on another thread: the garbage collector may call this, and must not wait."""
+    _late.add(start(write, "distlock-rollback"))
 
 
 def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
