@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from distlock.backends.database import errors
-from distlock.backends.database.raw_connection import CursorConnection
+from distlock.backends.database.connection import CursorConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import call_after

@@ -88,7 +88,7 @@ ON DUPLICATE KEY UPDATE
         # Galera compares what transactions at different nodes have changed, not what they have
         # locked: the row must be another afterwards.
         later = "expires_at = expires_at + INTERVAL 1 MICROSECOND"
-        return self.leases._replace(table=table).update(later, keys_of([lease]))
+        return self.leases._replace(table=table).update(later, *keys_of([lease]))
 
 
 class MariaDB(MySQL):

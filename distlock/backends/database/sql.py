@@ -255,8 +255,9 @@ class Dialect:
         return self.leases.update(
             f"expires_at = {kept} expires_at ELSE {later} END,"
             f" lease = {kept} lease ELSE %(lease)s END",
-            keys_of(leases),
-            {"duration": self.duration(duration), "lease": duration},
+            *keys_of(leases),
+            duration=self.duration(duration),
+            lease=duration,
         )
 
     def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
@@ -265,7 +266,7 @@ class Dialect:
         ``for_update`` locks their rows for a moment, where the engine can: a proxy that splits
         reads must not send this to a replica, whose rows may be old.
         """
-        return self.leases.running(keys_of(leases), self.FOR_UPDATE if for_update else "")
+        return self.leases.running(*keys_of(leases), locking=self.FOR_UPDATE if for_update else "")
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         """Let nobody else write the row before the transaction ends, if it is held and not ended.
@@ -273,7 +274,7 @@ class Dialect:
         Returns or changes one row if it was. Runs on the caller's connection, about whose session
         nothing is known; ``table`` is how the table is found there.
         """
-        return self.leases._replace(table=table).running(keys_of([lease]), " FOR UPDATE")
+        return self.leases._replace(table=table).running(*keys_of([lease]), locking=" FOR UPDATE")
 
     def reads_snapshot(self, connection: Any) -> bool:
         """Return whether the caller's open transaction cannot lock what was changed after it began.
@@ -366,9 +367,9 @@ RETURNING nonce, token
 """
 
 
-def keys_of(leases: Sequence[Lease]) -> list[tuple[str, str]]:
-    """Return the columns that find the rows of leases."""
-    return [(lease.name, lease.nonce) for lease in leases]
+def keys_of(leases: Sequence[Lease]) -> tuple[list[str], list[str]]:
+    """Return what finds the rows of leases, see Dialect.leases."""
+    return [lease.name for lease in leases], [lease.nonce for lease in leases]
 
 
 def holder(claim: Claim) -> str:

@@ -93,7 +93,8 @@ def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
 class LeasedRows(NamedTuple):
     """Rows that have a lease each, which runs until ``expires_at``: those of locks and of sessions.
 
-    A row is found by the values of its ``keys``, which are columns. The last one tells it apart.
+    Some are found by lists of values, one for each of the columns ``keys``. A value of the last
+    one belongs to one row, so the lists need not be matched one by one.
     """
 
     table: str
@@ -116,42 +117,33 @@ class LeasedRows(NamedTuple):
         """The condition that the lease has ended."""
         return f"expires_at <= {self.now}"
 
-    def find(self, rows: Sequence[tuple[str, ...]]) -> tuple[str, dict[str, Any]]:
+    def find(self, *keys: Sequence[str]) -> tuple[str, dict[str, Any]]:
         """Return the condition that finds some rows, by the values of their keys."""
-        # The last key belongs to one row, so the lists need not be matched one by one.
-        conditions, params = [], dict[str, Any]()
-        for number, values in enumerate(zip(*rows, strict=True)):
-            conditions.append(in_list(self.keys[number], f"key{number}_", values))
-            params |= named_values(f"key{number}_", values)
+        lists = [(f"key{number}_", values) for number, values in enumerate(keys)]
+        conditions = (in_list(key, *some) for key, some in zip(self.keys, lists, strict=True))
+        params = {name: value for some in lists for name, value in named_values(*some).items()}
         return " AND ".join(conditions), params
 
-    def running(
-        self, rows: Sequence[tuple[str, ...]], locking: str = "", also: str = ""
-    ) -> Statement:
+    def running(self, *keys: Sequence[str], also: str = "", locking: str = "") -> Statement:
         """Ask for the last keys of those of the rows whose leases run, and for ``also``."""
-        where, params = self.find(rows)
+        where, params = self.find(*keys)
         sql = f"SELECT {self.keys[-1]}{also} FROM {self.table} WHERE {where} AND {self.runs}"
         return Statement(sql + locking, params)
 
-    def unlocked(self, rows: Sequence[tuple[str, ...]]) -> Statement | None:
+    def unlocked(self, *keys: Sequence[str]) -> Statement | None:
         """Ask for the last keys of those that no transaction of someone else keeps locked.
 
         None if the engine cannot tell.
         """
-        where, params = self.find(rows)
+        where, params = self.find(*keys)
         sql = f"SELECT {self.keys[-1]} FROM {self.table} WHERE {where}{self.skip_locked}"
         return Statement(sql, params) if self.skip_locked else None
 
-    def update(
-        self,
-        assignments: str,
-        rows: Sequence[tuple[str, ...]],
-        params: Mapping[str, Any] | None = None,
-    ) -> Statement:
+    def update(self, assignments: str, *keys: Sequence[str], **params: Any) -> Statement:
         """Change those of the rows whose leases run: renew these, for example."""
-        where, values = self.find(rows)
+        where, values = self.find(*keys)
         sql = f"UPDATE {self.table} SET {assignments} WHERE {where} AND {self.runs}"
-        return Statement(sql, {**values, **(params or {})})
+        return Statement(sql, {**values, **params})
 
 
 class SweptRows(NamedTuple):
