@@ -16,12 +16,7 @@ from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.runner import (
-    StatementRunner,
-    force_release,
-    renew,
-    sweep,
-)
+from distlock.backends.database.runner import StatementRunner, force_release, renew
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import poll_in_turn
 from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
@@ -313,9 +308,14 @@ class DatabaseBackend(BaseBackend):
 
     def sweep(self) -> SweepResult:
         """See BaseBackend.sweep(). Sweeps the records, too."""
-        locks = sweep(self._runner, self.keeps_rows_for)
+        runner = self._runner
+        try:
+            expired = runner.clear(lambda db: db.dialect.expired(), None)
+            removed = runner.clear(lambda db: db.dialect.unused(self.keeps_rows_for), None)
+        except errors.StatementFailed as failed:
+            raise runner.unavailable(failed) from failed.__cause__
         records = self.store.sweep()
-        return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
+        return SweepResult(expired + records.expired, removed + records.removed)
 
     def frees_inside(self, database: str) -> bool:
         """See BaseBackend.frees_inside(). On SQLite only one can write, see CallerTransaction."""

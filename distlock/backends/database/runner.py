@@ -37,7 +37,7 @@ from distlock.backends.database.statements import LeasedRows, SweptRows, batches
 from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
-from distlock.types.lease import Claim, Lease, SweepResult
+from distlock.types.lease import Claim, Lease
 
 T = TypeVar("T")
 
@@ -224,19 +224,10 @@ def _unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) ->
         if statement := rows.unlocked(*keys):
             return {key for (key,) in connection.ask(statement).rows}
     except StatementFailed as failed:
-        if type(failed) is not StatementFailed:  # MariaDB 10.5 does not know SKIP LOCKED
+        # MariaDB 10.5 does not know SKIP LOCKED, which is a failure of no other kind.
+        if type(failed) is not StatementFailed:
             raise
     return keys[-1]
-
-
-def sweep(runner: StatementRunner, keep: float) -> SweepResult:
-    """Free what has ended, then remove what has been free for ``keep`` seconds."""
-    try:
-        expired = runner.clear(lambda db: db.dialect.expired(), None)
-        removed = runner.clear(lambda db: db.dialect.unused(keep), None)
-    except StatementFailed as failed:
-        raise runner.unavailable(failed) from failed.__cause__
-    return SweepResult(expired, removed)
 
 
 def force_release(

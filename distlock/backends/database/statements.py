@@ -90,6 +90,31 @@ def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
     return {f"{name}{number}": value for number, value in enumerate(values)}
 
 
+class SweptRows(NamedTuple):
+    """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
+
+    table: str
+    #: the statement that clears them, without its condition
+    clearing: str
+    condition: str
+    params: Mapping[str, Any] = {}
+
+    def find(self, after: int) -> Statement:
+        """Ask for the first ids after ``after``."""
+        return Statement(
+            f"SELECT id FROM {self.table} WHERE id > %(after)s AND {self.condition}"
+            f" ORDER BY id LIMIT {BATCH}",
+            {**self.params, "after": after},
+        )
+
+    def clear(self, ids: Sequence[int]) -> Statement:
+        """Clear those of the rows that find() would name."""
+        return Statement(
+            f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
+            {**self.params, **named_values("id", ids)},
+        )
+
+
 class LeasedRows(NamedTuple):
     """Rows that have a lease each, which runs until ``expires_at``: those of locks and of sessions.
 
@@ -144,31 +169,6 @@ class LeasedRows(NamedTuple):
         where, values = self.find(*keys)
         sql = f"UPDATE {self.table} SET {assignments} WHERE {where} AND {self.runs}"
         return Statement(sql, {**values, **params})
-
-
-class SweptRows(NamedTuple):
-    """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
-
-    table: str
-    #: the statement that clears them, without its condition
-    clearing: str
-    condition: str
-    params: Mapping[str, Any] = {}
-
-    def find(self, after: int) -> Statement:
-        """Ask for the first ids after ``after``."""
-        return Statement(
-            f"SELECT id FROM {self.table} WHERE id > %(after)s AND {self.condition}"
-            f" ORDER BY id LIMIT {BATCH}",
-            {**self.params, "after": after},
-        )
-
-    def clear(self, ids: Sequence[int]) -> Statement:
-        """Clear those of the rows that find() would name."""
-        return Statement(
-            f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
-            {**self.params, **named_values("id", ids)},
-        )
 
 
 class Result(NamedTuple):
