@@ -42,7 +42,7 @@ class MySQL(Dialect):
     EARLIER: ClassVar[str] = f"{NOW} - INTERVAL {{0}} MICROSECOND"
     MICROSECONDS: ClassVar[str] = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})"
 
-    def _upsert(self) -> str:
+    def _write(self) -> str:
         # Assignments are made from left to right, and later ones see what earlier ones have
         # assigned. The assignment to nonce decides, and the others test nonce. owner and expires_at
         # come last, because the decision reads them.
@@ -68,10 +68,10 @@ ON DUPLICATE KEY UPDATE
     def _verdict(self) -> str:
         return f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {self.columns}"
 
-    def _taking(self) -> str:
-        return f"{self._upsert()}; SELECT {self._verdict()} FROM {TABLE} WHERE `lock` = %(lock)s"
+    def _upsert(self) -> str:
+        return f"{self._write()}; SELECT {self._verdict()} FROM {TABLE} WHERE `lock` = %(lock)s"
 
-    def _taking_existing(self) -> str:
+    def _update_existing(self) -> str:
         # Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that
         # is one or none, because the token of a row that it matched always changes. Its token is
         # what LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to
@@ -98,8 +98,8 @@ class MariaDB(MySQL):
     # https://mariadb.com/kb/en/execute-statement/
     prepares: ClassVar[bool] = True
 
-    def _taking(self) -> str:
-        return f"{self._upsert()} RETURNING {self._verdict()}"
+    def _upsert(self) -> str:
+        return f"{self._write()} RETURNING {self._verdict()}"
 
     def reads_snapshot(self, connection: Any) -> bool:
         if not reads_snapshot(connection):
