@@ -13,15 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from distlock.backends.database import errors
-from distlock.backends.database.advisory_locks import comment
+from distlock.backends.database.advisory_locks import AdvisoryLocks, comment
+from distlock.backends.database.pool import Pool
 from distlock.backends.database.sql import TABLE
 from distlock.backends.database.wait_session import (
     LockRows,
     RowSnapshot,
     WaitSession,
+    WaitSessionPool,
 )
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
@@ -29,9 +31,6 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
-
-if TYPE_CHECKING:
-    from distlock.backends.database.wait_manager import WaitManager
 
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
 _LATENCY = 0.02
@@ -133,10 +132,24 @@ class WakeReason(Enum):
     CANCEL = "nobody waits for the answer any more"
 
 
+class Waits(Protocol):
+    """What a waiter needs of the waits of its process. WaitManager is one."""
+
+    pool: Pool
+    locks: AdvisoryLocks
+    rows: LockRows
+    sessions: WaitSessionPool
+    cancel_later: Callable[[Claim], None]
+
+    def cancel_soon(self, waiter: Waiter) -> None: ...
+    def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
+    def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
+
+
 class Waiter:
     """A wait: from when it enters the queue to a lease, an error, or until the caller gives up."""
 
-    def __init__(self, waits: WaitManager, claim: Claim, evidence: HolderEvidence) -> None:
+    def __init__(self, waits: Waits, claim: Claim, evidence: HolderEvidence) -> None:
         self.waits = waits
         self.claim = claim
         self.evidence = evidence
