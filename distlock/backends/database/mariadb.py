@@ -19,7 +19,7 @@ from distlock.backends.database.record_sql import (
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
-from distlock.backends.open_transactions import reads_snapshot
+from distlock.backends.open_transactions import SEES_COMMITS
 from distlock.backends.store import Address
 from distlock.types.lease import Lease
 
@@ -102,7 +102,7 @@ class MariaDB(MySQL):
         return f"{self._write()} RETURNING {self._verdict()}"
 
     def reads_snapshot(self, connection: Any) -> bool:
-        if not reads_snapshot(connection):
+        if connection.isolation_level in SEES_COMMITS:
             return False
         with connection.cursor() as cursor:
             # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
