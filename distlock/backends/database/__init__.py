@@ -20,10 +20,9 @@ checks           system checks
 runner           the one way from the backend to the database; renews and sweeps rows
 pool             shared sessions, and when a statement is tried again
 connect          which engines there are; opens a session
-connection       one session
+connection       one session; what its driver has to do
 sqlite_session   one session of SQLite, and locks in the caller's transaction there
-drivers          how mysqlclient and psycopg send a statement, and give it up
-raw_connection   what a driver has to do, and those whose cursors are used
+drivers          how mysqlclient, psycopg and Python's own for SQLite send a statement
 statements       a statement and its result; rows with leases; what a row of the table says
 errors           what the errors of the drivers mean
 """

@@ -21,6 +21,7 @@ from django.db.utils import load_backend
 from distlock.backends.database import mariadb, postgresql, sqlite
 from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import DatabaseSession, is_without_pool
+from distlock.backends.database.drivers import raw_connection_for
 from distlock.backends.database.errors import (
     NoRight,
     NoSession,
@@ -82,13 +83,12 @@ ENGINES = {
 
 def refusal(engine: type[Any]) -> str | None:
     """Return why an engine, by Django's ``DatabaseWrapper``, cannot keep locks; None if it can."""
-    vendor = engine.vendor
-    if vendor not in ENGINES:
-        return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {vendor!r}"
-    return sqlite.too_old() if ENGINES[vendor].in_process else None
+    if engine.vendor not in ENGINES:
+        return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {engine.vendor!r}"
+    return sqlite.too_old() if ENGINES[engine.vendor].in_process else None
 
 
-def engine_of(database: str) -> type[Any]:
+def wrapper_of(database: str) -> type[Any]:
     """Return Django's ``DatabaseWrapper`` for a database; nothing is connected to."""
 
     # On another thread, because Ctrl-C in the middle of an import leaves half a driver behind.
@@ -154,7 +154,7 @@ def _without_pool(engine: Any) -> Any:
     if django in (engine, BaseDatabaseWrapper):
         return engine
 
-    class Engine(engine):  # type: ignore[misc]
+    class WithoutPool(engine):  # type: ignore[misc]
         pool = None
         get_new_connection = django.get_new_connection
         _set_autocommit = django._set_autocommit
@@ -170,7 +170,7 @@ def _without_pool(engine: Any) -> Any:
             # Receivers of connection_created may listen for this engine only.
             return engine
 
-    return Engine
+    return WithoutPool
 
 
 #: What tells to which database a session leads. Engines may note in the rest of the settings what
@@ -188,7 +188,8 @@ def _opened(wrapper: Any, limit: float, blocking: bool, pooled: bool | None) -> 
     engine = ENGINES[wrapper.vendor]
     try:
         wrapper.ensure_connection()
-        session = SQLiteSession(wrapper) if engine.in_process else DatabaseSession(wrapper)
+        kind = SQLiteSession if engine.in_process else DatabaseSession
+        session = kind(wrapper, raw_connection_for)
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
         how = ""
         if is_without_pool(wrapper):

@@ -25,14 +25,14 @@ import select
 import socket
 import threading
 import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any, ClassVar
 
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
-from distlock.backends.database.drivers import raw_connection_for
-from distlock.backends.database.raw_connection import RawConnection, TimedOut
 from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import (
     Result,
@@ -42,6 +42,95 @@ from distlock.backends.database.statements import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
+from distlock.concurrency.timers import call_after
+
+#: shuts the socket of a connection down, from another thread
+HangUp = Callable[[], object]
+
+
+class TimedOut(Exception):
+    """The answer did not come within the time limit. It may come later."""
+
+
+class RawConnection(ABC):
+    """A connection of a driver. It raises the driver's own errors."""
+
+    @abstractmethod
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """Run the statements of one packet; returns the result of each.
+
+        Raises TimedOut after ``limit`` seconds (None: never).
+        """
+
+    #: whether notifications() works
+    hears: ClassVar[bool] = False
+
+    def notifications(self) -> list[str]:
+        """PostgreSQL: return what NOTIFY has told this session since the last time."""
+        raise NotImplementedError
+
+
+@contextlib.contextmanager
+def hung_up_after(limit: float | None, hang_up: HangUp | None) -> Iterator[None]:
+    """Let a timer end what is waited for; TimedOut if it had to."""
+    if limit is None or hang_up is None:
+        yield
+        return
+    timer = call_after(limit, hang_up)
+    try:
+        yield
+    except Exception as error:
+        if not timer.cancel():
+            raise TimedOut from error
+        raise
+    finally:
+        timer.cancel()
+
+
+class CursorConnection(RawConnection):
+    """Any driver that Django has a backend for."""
+
+    def __init__(self, wrapper: Any, hang_up: HangUp | None = None) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected.
+
+        ``hang_up`` shuts its socket down; without that there is no time limit.
+        """
+        self._wrapper = wrapper
+        self._hang_up = hang_up
+        # Of several statements in one packet psycopg2 tells the last result only.
+        self._has_next_set = wrapper.Database.__name__ != "psycopg2"
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        with hung_up_after(limit, self._hang_up):
+            return self._execute(statement)
+
+    def _execute(self, statement: Statement) -> list[Result]:
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self._wrapper.create_cursor()
+        try:
+            cursor.execute(statement.sql, statement.params)
+            results = _results(cursor) if self._has_next_set else [_result(cursor)]
+            cursor.close()
+            return results
+        except BaseException:
+            # The traceback keeps the cursor, and with SQLite that keeps its lock on the file.
+            with contextlib.suppress(Exception):
+                cursor.close()
+            raise
+
+
+def _results(cursor: Any) -> list[Result]:
+    results = [_result(cursor)]
+    while hasattr(cursor, "nextset") and cursor.nextset():
+        results.append(_result(cursor))
+    return results
+
+
+def _result(cursor: Any) -> Result:
+    rows = [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
+    return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0)
+
 
 #: The least seconds that the database gets for an answer, even if less time is left. A statement
 #: that is given up costs its session.
@@ -173,10 +262,15 @@ class DatabaseSession(Connection):
     If an interrupt drops the last reference, the garbage collector closes the session.
     """
 
-    def __init__(self, wrapper: Any) -> None:
-        """``wrapper`` is one that nobody else uses, and that is connected."""
+    def __init__(
+        self, wrapper: Any, raw_for: Callable[[Any, HangUp | None], RawConnection]
+    ) -> None:
+        """``wrapper`` is one that nobody else uses, and that is connected.
+
+        ``raw_for`` is raw_connection_for() of the drivers.
+        """
         self._drivers_fd = fd = _fileno(wrapper)
-        super().__init__(wrapper, raw_connection_for(wrapper, self.hang_up if fd >= 0 else None))
+        super().__init__(wrapper, raw_for(wrapper, self.hang_up if fd >= 0 else None))
         #: to which database it was opened, by the settings
         self.target: tuple[Any, ...] = ()
         #: where the server finds the table of the locks: the schema, on MySQL the database

@@ -12,16 +12,11 @@ from django.db import connections
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
 from distlock.backends.database.checks import database_checks, settings_checks
-from distlock.backends.database.connect import ENGINES, engine_of, refusal
+from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper_of
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.runner import (
-    StatementRunner,
-    force_release,
-    renew,
-    sweep,
-)
+from distlock.backends.database.runner import StatementRunner, force_release, renew
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import poll_in_turn
 from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
@@ -70,11 +65,7 @@ class DatabaseBackend(BaseBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         self.database: str = self.settings.options["database"]
-        if self.database not in connections:
-            known = ", ".join(map(repr, connections))
-            self.settings.refuse(
-                f"OPTIONS['database'] is {self.database!r}; DATABASES has: {known}"
-            )
+        engine = self._engine()
         self.wait = self.settings.choice("wait", ("auto", "native", "poll"))
         self.waiters = self.settings.count("waiters")
         self.keeps_rows_for = self.settings.seconds("keep")
@@ -86,10 +77,6 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled={"poll": True, "native": False}.get(self.wait),
         )
-        django_engine = engine_of(self.database)
-        if why := refusal(django_engine):
-            self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        engine = ENGINES[django_engine.vendor]
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller: CallerTransaction | None = None
         if engine.in_process:
@@ -112,6 +99,17 @@ class DatabaseBackend(BaseBackend):
             extends=True,
             late_requests=self._caller is None,
         )
+
+    def _engine(self) -> Engine:
+        """Return the engine of the database; refuse one that cannot keep locks."""
+        refused = f"OPTIONS['database'] is {self.database!r}"
+        if self.database not in connections:
+            known = ", ".join(map(repr, connections))
+            self.settings.refuse(f"{refused}; DATABASES has: {known}")
+        wrapper = wrapper_of(self.database)
+        if why := refusal(wrapper):
+            self.settings.refuse(f"{refused}: {why}")
+        return ENGINES[wrapper.vendor]
 
     @property
     def store(self) -> DatabaseStore:
@@ -310,9 +308,14 @@ class DatabaseBackend(BaseBackend):
 
     def sweep(self) -> SweepResult:
         """See BaseBackend.sweep(). Sweeps the records, too."""
-        locks = sweep(self._runner, self.keeps_rows_for)
+        runner = self._runner
+        try:
+            expired = runner.clear(lambda db: db.dialect.expired(), None)
+            removed = runner.clear(lambda db: db.dialect.unused(self.keeps_rows_for), None)
+        except errors.StatementFailed as failed:
+            raise runner.unavailable(failed) from failed.__cause__
         records = self.store.sweep()
-        return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
+        return SweepResult(expired + records.expired, removed + records.removed)
 
     def frees_inside(self, database: str) -> bool:
         """See BaseBackend.frees_inside(). On SQLite only one can write, see CallerTransaction."""

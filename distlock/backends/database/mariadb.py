@@ -19,7 +19,7 @@ from distlock.backends.database.record_sql import (
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
-from distlock.backends.open_transactions import reads_snapshot
+from distlock.backends.open_transactions import SEES_COMMITS
 from distlock.backends.store import Address
 from distlock.types.lease import Lease
 
@@ -47,7 +47,7 @@ class MySQL(Dialect):
     GROUPED: ClassVar[str] = "MIN(host)"
     BY_HOST: ClassVar[str] = "CRC32(host), CRC32(REVERSE(host))"
 
-    def _upsert(self) -> str:
+    def _write(self) -> str:
         # Assignments are made from left to right, and later ones see what earlier ones have
         # assigned. The assignment to nonce decides, and the others test nonce. owner and expires_at
         # come last, because the decision reads them.
@@ -73,10 +73,10 @@ ON DUPLICATE KEY UPDATE
     def _verdict(self) -> str:
         return f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {self.columns}"
 
-    def _taking(self) -> str:
-        return f"{self._upsert()}; SELECT {self._verdict()} FROM {TABLE} WHERE `lock` = %(lock)s"
+    def _upsert(self) -> str:
+        return f"{self._write()}; SELECT {self._verdict()} FROM {TABLE} WHERE `lock` = %(lock)s"
 
-    def _taking_existing(self) -> str:
+    def _update_existing(self) -> str:
         # Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that
         # is one or none, because the token of a row that it matched always changes. Its token is
         # what LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to
@@ -93,7 +93,7 @@ ON DUPLICATE KEY UPDATE
         # Galera compares what transactions at different nodes have changed, not what they have
         # locked: the row must be another afterwards.
         later = "expires_at = expires_at + INTERVAL 1 MICROSECOND"
-        return self.leases._replace(table=table).update(later, keys_of([lease]))
+        return self.leases._replace(table=table).update(later, *keys_of([lease]))
 
 
 class MariaDB(MySQL):
@@ -103,11 +103,11 @@ class MariaDB(MySQL):
     # https://mariadb.com/kb/en/execute-statement/
     prepares: ClassVar[bool] = True
 
-    def _taking(self) -> str:
-        return f"{self._upsert()} RETURNING {self._verdict()}"
+    def _upsert(self) -> str:
+        return f"{self._write()} RETURNING {self._verdict()}"
 
     def reads_snapshot(self, connection: Any) -> bool:
-        if not reads_snapshot(connection):
+        if connection.isolation_level in SEES_COMMITS:
             return False
         with connection.cursor() as cursor:
             # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation

@@ -45,16 +45,16 @@ class PostgreSQL(Dialect):
     CONTAINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) > 0"
     BEGINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) = 1"
 
-    def _taking(self) -> str:
+    def _upsert(self) -> str:
         # One row in any case: what was taken, and the row as it was before.
         return (
-            f"WITH taken AS ({super()._taking()})"
+            f"WITH taken AS ({super()._upsert()})"
             " SELECT taken.nonce, taken.token, before.* FROM (SELECT 1) one"
             f" LEFT JOIN taken ON true LEFT JOIN (SELECT {self.columns}"
             f" FROM {TABLE} WHERE lock = %(lock)s) before ON true"
         )
 
-    def _taking_existing(self) -> str:
+    def _update_existing(self) -> str:
         # Its conditions are computed once more if another session has just changed the row:
         # https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
         return self._update(f"GREATEST(token + 1, {self.MICROSECONDS})") + "RETURNING token"

@@ -251,7 +251,7 @@ class RecordSQL(ABC):
 
     def renew(self, sessions: Sequence[str]) -> Statement:
         """Let those sessions run anew that have not ended."""
-        return self.sessions.update(f"expires_at = {self.now} + duration", _ids(sessions))
+        return self.sessions.update(f"expires_at = {self.now} + duration", sessions)
 
     def there(self, sessions: Sequence[str], records: Sequence[Address]) -> Statement:
         """Ask which of the sessions run, and which of the records are there, and perhaps more.
@@ -260,7 +260,7 @@ class RecordSQL(ABC):
         """
         parts, params = [], dict[str, Any]()
         if sessions:
-            alive = self.sessions.running(_ids(sessions), also=", ''")
+            alive = self.sessions.running(sessions, also=", ''")
             parts.append(alive.sql)
             params |= alive.params
         if records:
@@ -350,10 +350,6 @@ class RecordSQL(ABC):
             f" WHERE r.directory = {DIRECTORIES}.id){self.UNCHANGED}",
             {"kept": int(keep * 1_000_000)},
         )
-
-
-def _ids(sessions: Sequence[str]) -> list[tuple[str]]:
-    return [(session,) for session in sessions]
 
 
 def _these(addresses: Collection[Address]) -> tuple[str, dict[str, Any]]:

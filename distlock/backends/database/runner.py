@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby, zip_longest
 from operator import attrgetter
 from typing import TypeVar
 
@@ -33,14 +33,13 @@ from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.sql import keys_of
 from distlock.backends.database.sqlite_session import connection_of_test, in_own_transaction
-from distlock.backends.database.statements import BATCH, LeasedRows, SweptRows, batches, owner_of
+from distlock.backends.database.statements import LeasedRows, SweptRows, batches, owner_of
 from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
-from distlock.types.lease import Claim, Lease, SweepResult
+from distlock.types.lease import Claim, Lease
 
 T = TypeVar("T")
-Key = TypeVar("Key", bound=tuple[str, ...])
 
 _BEFORE_IT = "Do it before the transaction begins (a view: outside of ATOMIC_REQUESTS)"
 
@@ -64,18 +63,15 @@ class StatementRunner:
         function: Function[T],
         deadline: float | None,
         nonce: str | None = None,
-        *,
-        at_once: bool = False,
     ) -> T:
         """Call a function, again while others keep a row locked; LockUnavailable if it fails.
 
         ``nonce`` says whose hold it is about; that may be known to one connection only.
-        ``at_once``: if all sessions are in use, open one more.
         """
         until = clock() + self.pool.limit(deadline)
         while True:
             try:
-                return self.attempt(function, until, nonce, at_once=at_once)
+                return self.attempt(function, until, nonce)
             except RowLocked as failed:
                 if clock() + ROW_WAIT >= until:
                     raise self.unavailable(failed) from failed.__cause__
@@ -90,8 +86,10 @@ class StatementRunner:
         *,
         at_once: bool = False,
     ) -> T:
-        """Call a function; raises a StatementFailed. See work()."""
+        """Call a function; raises a StatementFailed. See work().
 
+        ``at_once``: if all sessions are in use, open one more.
+        """
         if self.caller and (connection := self.caller(nonce)):
             connection.dialect = self.pool.dialect_for(connection.wrapper)
             connection.until = clock() + self.pool.limit(deadline)
@@ -202,8 +200,8 @@ def _renew_leases(
 ) -> dict[str, bool]:
     dialect, ask = connection.dialect, connection.ask
     if around_locked:
-        keys = _unlocked(connection, dialect.leases, keys_of(leases))
-        leases = [lease for lease in leases if (lease.name, lease.nonce) in keys]
+        nonces = _unlocked(connection, dialect.leases, *keys_of(leases))
+        leases = [lease for lease in leases if lease.nonce in nonces]
     if not leases:
         return {}
     if ask(dialect.renew(leases)).affected == len(leases):
@@ -220,28 +218,16 @@ def _by_duration(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
         yield from batches(list(group))
 
 
-def _unlocked(connection: Connection, rows: LeasedRows, keys: Sequence[Key]) -> Sequence[Key]:
-    """Return those of the rows that nobody keeps locked; all if the engine cannot tell."""
-    statement = rows.unlocked(keys)
-    if statement is None:
-        return keys
+def _unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) -> Collection[str]:
+    """Return the last keys of the rows that nobody keeps locked; all if the engine cannot tell."""
     try:
-        found = {key for (key,) in connection.ask(statement).rows}
+        if statement := rows.unlocked(*keys):
+            return {key for (key,) in connection.ask(statement).rows}
     except StatementFailed as failed:
-        if type(failed) is StatementFailed:  # MariaDB 10.5 does not know SKIP LOCKED
-            return keys
-        raise
-    return [key for key in keys if key[-1] in found]
-
-
-def sweep(runner: StatementRunner, keep: float) -> SweepResult:
-    """Free what has ended, then remove what has been free for ``keep`` seconds."""
-    try:
-        expired = runner.clear(lambda db: db.dialect.expired(), None)
-        removed = runner.clear(lambda db: db.dialect.unused(keep), None)
-    except StatementFailed as failed:
-        raise runner.unavailable(failed) from failed.__cause__
-    return SweepResult(expired, removed)
+        # MariaDB 10.5 does not know SKIP LOCKED, which is a failure of no other kind.
+        if type(failed) is not StatementFailed:
+            raise
+    return keys[-1]
 
 
 def force_release(
@@ -280,11 +266,8 @@ def renew_sessions(
     """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
     asked: set[str] = set()
     there: set[tuple[str, str]] = set()
-    some_sessions, some_records = iter(sorted(sessions)), iter(sorted(records))
-    while True:
-        names, addresses = list(islice(some_sessions, BATCH)), list(islice(some_records, BATCH))
-        if not names and not addresses:
-            break
+    some_sessions, some_records = batches(sorted(sessions)), batches(sorted(records))
+    for names, addresses in zip_longest(some_sessions, some_records, fillvalue=()):
         try:
             renewed, rows = runner.around_locked(
                 partial(_renew_sessions, sql, names, addresses), deadline
@@ -308,8 +291,8 @@ def _renew_sessions(
 ) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
     """Return the sessions that were renewed, and the sessions and records that are there."""
     if around_locked and names:
-        keys = [(name,) for name in names]
-        names = [name for (name,) in _unlocked(connection, sql.sessions, keys)]
+        unlocked = _unlocked(connection, sql.sessions, names)
+        names = [name for name in names if name in unlocked]
     if not names and not records:
         return (), ()
     return names, sql.renew_all(connection, names, records)

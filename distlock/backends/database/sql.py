@@ -29,7 +29,7 @@ TABLE = "database_lock"
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
 
-#: How many columns Dialect.taking answers with; more are the row of a lock that someone else has.
+#: How many columns the answer of Dialect.upsert_text has; more are the row of a lock that is held.
 _VERDICT_COLUMNS = 2
 
 Ask = Callable[[Statement], Result]
@@ -96,10 +96,10 @@ class Dialect:
         )
         #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
         #: true, too, if the row exists
-        self.taking = self._taking()
+        self.upsert_text = self._upsert()
         #: Takes a lock if its row exists and the lock is free; "" where that is no cheaper. Its
         #: answer is that one row was matched, and the token, as a row or as ``Result.insert_id``.
-        self.taking_existing = self._taking_existing()
+        self.update_text = self._update_existing()
         self._freeing = (
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
@@ -150,14 +150,14 @@ class Dialect:
         ``values``; with these its text must be the same for all locks.
         """
         try:
-            if self.taking_existing:
+            if self.update_text:
                 # Most locks have been taken before, and an UPDATE costs the server less than an
                 # INSERT.
-                answer = ask(self.acquire_sql(self.taking_existing, claim, condition, values))
+                answer = ask(self.acquire_sql(self.update_text, claim, condition, values))
                 token = answer.rows[-1][0] if answer.rows else answer.insert_id
                 if answer.affected == 1 and token:
                     return int(token)
-            answer = ask(self.acquire_sql(self.taking, claim, condition, values))
+            answer = ask(self.acquire_sql(self.upsert_text, claim, condition, values))
         except StatementFailed as failed:
             claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
             raise
@@ -170,7 +170,7 @@ class Dialect:
     def acquire_sql(
         self, text: str, claim: Claim, condition: str, values: Mapping[str, Any] | None
     ) -> Statement:
-        """Return a text for a claim: ``taking`` or ``taking_existing``. See acquire()."""
+        """Return a text for a claim: ``upsert_text`` or ``update_text``. See acquire()."""
         owner = claim.owner
         seconds = claim.reserved if claim.at_least else claim.duration
         params = {
@@ -191,7 +191,7 @@ class Dialect:
         return Statement(_filled_in(text, condition=condition), params, prepare)
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
-        """Read the answer to ``taking``: the token, or None if someone else has the lock."""
+        """Read the answer to ``upsert_text``: the token, or None if someone else has the lock."""
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
         # By the last row: Galera may run a statement twice, and send the rows of both runs.
@@ -267,8 +267,9 @@ class Dialect:
         return self.leases.update(
             f"expires_at = {kept} expires_at ELSE {later} END,"
             f" lease = {kept} lease ELSE %(lease)s END",
-            keys_of(leases),
-            {"duration": self.duration(duration), "lease": duration},
+            *keys_of(leases),
+            duration=self.duration(duration),
+            lease=duration,
         )
 
     def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
@@ -277,7 +278,7 @@ class Dialect:
         ``for_update`` locks their rows for a moment, where the engine can: a proxy that splits
         reads must not send this to a replica, whose rows may be old.
         """
-        return self.leases.running(keys_of(leases), self.FOR_UPDATE if for_update else "")
+        return self.leases.running(*keys_of(leases), locking=self.FOR_UPDATE if for_update else "")
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         """Let nobody else write the row before the transaction ends, if it is held and not ended.
@@ -285,7 +286,7 @@ class Dialect:
         Returns or changes one row if it was. Runs on the caller's connection, about whose session
         nothing is known; ``table`` is how the table is found there.
         """
-        return self.leases._replace(table=table).running(keys_of([lease]), " FOR UPDATE")
+        return self.leases._replace(table=table).running(*keys_of([lease]), locking=" FOR UPDATE")
 
     def reads_snapshot(self, connection: Any) -> bool:
         """Return whether the caller's open transaction cannot lock what was changed after it began.
@@ -331,11 +332,11 @@ class Dialect:
 
     # The texts of acquire()
 
-    def _taking_existing(self) -> str:
+    def _update_existing(self) -> str:
         return ""
 
     def _update(self, token: str) -> str:
-        """Return the UPDATE of ``taking_existing``; ``token`` is the expression for the new token.
+        """Return the UPDATE of ``update_text``; ``token`` is the expression for the new token.
 
         Repeated after a lost answer it takes the row again: the owner includes the nonce.
         """
@@ -350,7 +351,7 @@ WHERE {self.LOCK} = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at 
 """
 
     def _insert(self) -> str:
-        """Return how ``taking`` begins: the row as it is made."""
+        """Return how ``upsert_text`` begins: the row as it is made."""
         lock = self.LOCK
         return f"""
 INSERT INTO {self.TABLE_AS_HELD}
@@ -362,8 +363,8 @@ VALUES
      {self.MICROSECONDS}, {self.NOW}, {self.LATER.format("%(duration)s")})
 """
 
-    def _taking(self) -> str:
-        """Return ``taking``, here for engines that know ``ON CONFLICT`` and ``RETURNING``."""
+    def _upsert(self) -> str:
+        """Return ``upsert_text``, here for engines that know ``ON CONFLICT`` and ``RETURNING``."""
         # EXCLUDED was computed before the wait for the row. Its times are too old to use.
         return f"""{self._insert()}\
 ON CONFLICT (lock) DO UPDATE SET
@@ -378,9 +379,9 @@ RETURNING nonce, token
 """
 
 
-def keys_of(leases: Sequence[Lease]) -> list[tuple[str, str]]:
-    """Return the columns that find the rows of leases."""
-    return [(lease.name, lease.nonce) for lease in leases]
+def keys_of(leases: Sequence[Lease]) -> tuple[list[str], list[str]]:
+    """Return what finds the rows of leases, see Dialect.leases."""
+    return [lease.name for lease in leases], [lease.nonce for lease in leases]
 
 
 def holder(claim: Claim) -> str:

@@ -86,7 +86,9 @@ class SQLite(Dialect):
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Rows cannot be locked; but whoever writes is the only one who can.
-        return self.leases._replace(table=table).update("expires_at = expires_at", keys_of([lease]))
+        return self.leases._replace(table=table).update(
+            "expires_at = expires_at", *keys_of([lease])
+        )
 
     def reads_snapshot(self, connection: Any) -> bool:
         return True
@@ -141,11 +143,8 @@ class SQLiteRecords(RecordSQL):
         if create:
             ask(Statement(self._create, params))
         held = self._conditions(edit, "d.id", "d.revision")
-        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE {self.sessions.runs}"
-        if edit.sessions:
-            alive += f" AND {in_list('id', 'session', edit.sessions)}"
-        else:
-            alive = "SELECT 0"
+        some = in_list("id", "session", edit.sessions)  # "IN ()" is false here
+        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE {some} AND {self.sessions.runs}"
         look = (
             f"SELECT d.id, {self.next}, {held}, ({alive})"
             f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"

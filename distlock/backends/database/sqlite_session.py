@@ -15,9 +15,12 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from distlock.backends.database.connection import Connection, DatabaseSession
+from distlock.backends.database.connection import (
+    Connection,
+    CursorConnection,
+    DatabaseSession,
+)
 from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
-from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
 from distlock.backends.open_transactions import (
     TransactionOutcomeHook,

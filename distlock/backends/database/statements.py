@@ -99,70 +99,6 @@ def end_of(prefix: str) -> str:
     return prefix[:-1] + chr(0xE000 if code == 0xD800 else code)  # a surrogate is no character
 
 
-class LeasedRows(NamedTuple):
-    """Rows that have a lease each, which runs until ``expires_at``: those of locks and of sessions.
-
-    A row is found by the values of its ``keys``, which are columns. The last one tells it apart.
-    """
-
-    table: str
-    keys: tuple[str, ...]
-    #: the server's time, as ``expires_at`` has it
-    now: str
-    #: what makes a SELECT leave out the rows that others keep locked; "" if there is nothing
-    skip_locked: str
-    #: a condition: the row has a lease
-    in_use: str = ""
-
-    @property
-    def runs(self) -> str:
-        """The condition that the lease has not ended."""
-        used = f"{self.in_use} AND " if self.in_use else ""
-        return f"{used}expires_at > {self.now}"
-
-    @property
-    def over(self) -> str:
-        """The condition that the lease has ended."""
-        return f"expires_at <= {self.now}"
-
-    def find(self, rows: Sequence[tuple[str, ...]]) -> tuple[str, dict[str, Any]]:
-        """Return the condition that finds some rows, by the values of their keys."""
-        # The last key belongs to one row, so the lists need not be matched one by one.
-        conditions, params = [], dict[str, Any]()
-        for number, values in enumerate(zip(*rows, strict=True)):
-            conditions.append(in_list(self.keys[number], f"key{number}_", values))
-            params |= named_values(f"key{number}_", values)
-        return " AND ".join(conditions), params
-
-    def running(
-        self, rows: Sequence[tuple[str, ...]], locking: str = "", also: str = ""
-    ) -> Statement:
-        """Ask for the last keys of those of the rows whose leases run, and for ``also``."""
-        where, params = self.find(rows)
-        sql = f"SELECT {self.keys[-1]}{also} FROM {self.table} WHERE {where} AND {self.runs}"
-        return Statement(sql + locking, params)
-
-    def unlocked(self, rows: Sequence[tuple[str, ...]]) -> Statement | None:
-        """Ask for the last keys of those that no transaction of someone else keeps locked.
-
-        None if the engine cannot tell.
-        """
-        where, params = self.find(rows)
-        sql = f"SELECT {self.keys[-1]} FROM {self.table} WHERE {where}{self.skip_locked}"
-        return Statement(sql, params) if self.skip_locked else None
-
-    def update(
-        self,
-        assignments: str,
-        rows: Sequence[tuple[str, ...]],
-        params: Mapping[str, Any] | None = None,
-    ) -> Statement:
-        """Change those of the rows whose leases run: renew these, for example."""
-        where, values = self.find(rows)
-        sql = f"UPDATE {self.table} SET {assignments} WHERE {where} AND {self.runs}"
-        return Statement(sql, {**values, **(params or {})})
-
-
 class SweptRows(NamedTuple):
     """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
 
@@ -186,6 +122,62 @@ class SweptRows(NamedTuple):
             f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
             {**self.params, **named_values("id", ids)},
         )
+
+
+class LeasedRows(NamedTuple):
+    """Rows that have a lease each, which runs until ``expires_at``: those of locks and of sessions.
+
+    Some are found by lists of values, one for each of the columns ``keys``. A value of the last
+    one belongs to one row, so the lists need not be matched one by one.
+    """
+
+    table: str
+    keys: tuple[str, ...]
+    #: the server's time, as ``expires_at`` has it
+    now: str
+    #: what makes a SELECT leave out the rows that others keep locked; "" if there is nothing
+    skip_locked: str
+    #: a condition: the row has a lease
+    in_use: str = ""
+
+    @property
+    def runs(self) -> str:
+        """The condition that the lease has not ended."""
+        used = f"{self.in_use} AND " if self.in_use else ""
+        return f"{used}expires_at > {self.now}"
+
+    @property
+    def over(self) -> str:
+        """The condition that the lease has ended."""
+        return f"expires_at <= {self.now}"
+
+    def find(self, *keys: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """Return the condition that finds some rows, by the values of their keys."""
+        lists = [(f"key{number}_", values) for number, values in enumerate(keys)]
+        conditions = (in_list(key, *some) for key, some in zip(self.keys, lists, strict=True))
+        params = {name: value for some in lists for name, value in named_values(*some).items()}
+        return " AND ".join(conditions), params
+
+    def running(self, *keys: Sequence[str], also: str = "", locking: str = "") -> Statement:
+        """Ask for the last keys of those of the rows whose leases run, and for ``also``."""
+        where, params = self.find(*keys)
+        sql = f"SELECT {self.keys[-1]}{also} FROM {self.table} WHERE {where} AND {self.runs}"
+        return Statement(sql + locking, params)
+
+    def unlocked(self, *keys: Sequence[str]) -> Statement | None:
+        """Ask for the last keys of those that no transaction of someone else keeps locked.
+
+        None if the engine cannot tell.
+        """
+        where, params = self.find(*keys)
+        sql = f"SELECT {self.keys[-1]} FROM {self.table} WHERE {where}{self.skip_locked}"
+        return Statement(sql, params) if self.skip_locked else None
+
+    def update(self, assignments: str, *keys: Sequence[str], **params: Any) -> Statement:
+        """Change those of the rows whose leases run: renew these, for example."""
+        where, values = self.find(*keys)
+        sql = f"UPDATE {self.table} SET {assignments} WHERE {where} AND {self.runs}"
+        return Statement(sql, {**values, **params})
 
 
 class Result(NamedTuple):

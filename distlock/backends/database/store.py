@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from typing import Any
 
@@ -30,7 +30,7 @@ from distlock.backends.database.record_sql import (
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.runner import RecordRunner, renew_sessions
 from distlock.backends.database.statements import Statement, batches
-from distlock.backends.database.transactions import removing
+from distlock.backends.database.transactions import Removal, removing
 from distlock.backends.store import (
     Address,
     Change,
@@ -220,7 +220,6 @@ class DatabaseStore(RecordStore):
 
     # Transactions of the caller
 
-    @contextmanager
     def removing(
         self,
         directory: str,
@@ -230,14 +229,17 @@ class DatabaseStore(RecordStore):
         *,
         before: Callable[[], object],
         lost: Callable[[], Exception],
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """See RecordStore.removing()."""
-        with removing(self._pool, self._sql, lease, directory, keys, using, before, lost):
-            yield
-        notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
-        self._watcher.note_change(notice)
-        channels = [channel_of(directory, key) for key in (None, *keys)]
-        self._notify([(channel, notice) for channel in channels], until)
+
+        def after() -> None:
+            notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
+            self._watcher.note_change(notice)
+            channels = [channel_of(directory, key) for key in (None, *keys)]
+            self._notify([(channel, notice) for channel in channels], until)
+
+        removal = Removal(directory, keys, lease, before, lost, after)
+        return removing(self._pool, self._sql, removal, using)
 
     # Waking up
 

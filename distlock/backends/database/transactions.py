@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
@@ -191,17 +191,39 @@ def _lost(lease: Lease) -> LockLost:
     return LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
 
 
+class Removal(NamedTuple):
+    """Records that a transaction of the caller removes, see RecordStore.removing()."""
+
+    directory: str
+    keys: Sequence[str]
+    lease: Lease
+    before: Callable[[], object]
+    lost: Callable[[], Exception]
+    #: is called after the commit
+    after: Callable[[], object]
+
+    def statements(self, connection: Any, pool: Pool, sql: RecordSQL) -> tuple[Statement, ...]:
+        """Return what gives the directory the next revision, and what removes the records.
+
+        The first one locks the row of the directory until the commit.
+        """
+        directories = pool.table_for(connection, DIRECTORIES)
+        params = {"directory": self.directory}
+        return (
+            Statement(
+                f"UPDATE {directories} SET revision = {sql.next} WHERE name = %(directory)s", params
+            ),
+            Statement(
+                f"DELETE FROM {pool.table_for(connection, RECORDS)} WHERE directory ="
+                f" (SELECT id FROM {directories} WHERE name = %(directory)s)"
+                f" AND {in_list('name', 'key', self.keys)}",
+                {**params, **named_values("key", self.keys)},
+            ),
+        )
+
+
 @contextmanager
-def removing(
-    pool: Pool,
-    sql: RecordSQL,
-    lease: Lease,
-    directory: str,
-    keys: Sequence[str],
-    using: str | None,
-    before: Callable[[], object],
-    lost: Callable[[], Exception],
-) -> Iterator[None]:
+def removing(pool: Pool, sql: RecordSQL, removal: Removal, using: str | None) -> Iterator[None]:
     """See RecordStore.removing().
 
     The row of the directory is locked at the end, and so for moments only. On SQLite nobody else
@@ -210,32 +232,22 @@ def removing(
     database = pool.database
     if using not in (None, database):
         raise NotSupported(
-            f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and only a"
-            " transaction there can be tied to it"
+            f"atomic(using={using!r}): {removal.directory!r} is in the database {database!r}, and"
+            " only a transaction there can be tied to it"
         )
     connection: Any = connections[database]
-    # It gives the directory the next revision, which locks its row until the commit.
-    directories = pool.table_for(connection, DIRECTORIES)
-    touch = Statement(
-        f"UPDATE {directories} SET revision = {sql.next} WHERE name = %(directory)s",
-        {"directory": directory},
-    )
-    remove = Statement(
-        f"DELETE FROM {pool.table_for(connection, RECORDS)} WHERE directory ="
-        f" (SELECT id FROM {directories} WHERE name = %(directory)s)"
-        f" AND {in_list('name', 'key', keys)}",
-        {"directory": directory, **named_values("key", keys)},
-    )
+    touch, remove = removal.statements(connection, pool, sql)
     try:
-        with durable(database, lease):
+        with durable(database, removal.lease):
             if pool.dialect_for(connection).one_writer:
                 _run(connection, touch)
             yield
             if connection.needs_rollback:
                 return
-            before()
+            removal.before()
             _run(connection, touch)
-            if _run(connection, remove) != len(keys):
-                raise lost()
+            if _run(connection, remove) != len(removal.keys):
+                raise removal.lost()
     except StatementFailed as failed:
         raise unavailable(failed, database) from failed.__cause__
+    removal.after()
