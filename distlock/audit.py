@@ -35,8 +35,8 @@ T = TypeVar("T")
 #: Seconds that an operation waits for its entry, and the end of the process for all of them.
 _LIMIT = 2.0
 
-_threads = WorkerThreads(2, "distlock-audit")
-fork.at_exit(partial(_threads.settle, _LIMIT))
+_threads = fork.PerProcess(lambda: WorkerThreads(2, "distlock-audit"))
+fork.at_exit(lambda: _threads().settle(_LIMIT))
 
 
 def record(
@@ -125,7 +125,7 @@ def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
         inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
         if connection.in_atomic_block and inside:
             return _attempt(call, model, database, default, what)
-        job = _threads.submit(partial(_attempt, call, model, database, default, what))
+        job = _threads().submit(partial(_attempt, call, model, database, default, what))
         if asyncio._get_running_loop() is None:
             if job.wait(clock() + _LIMIT):
                 return job.take()

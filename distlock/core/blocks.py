@@ -202,7 +202,7 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
-        fork.ensure_reset()  # what is left may be the parent's
+        fork.current()  # what is left may be the parent's
         if frame is None:
             frame = sys._getframe(1)
         if (owner := self._blocks.end_by_itself(frame)) is not None:

@@ -37,12 +37,12 @@ def extending(hold: HeldLease, seconds: float) -> Steps[None]:
             " may be one of this thread"
         )
     if answer:
-        manager.extend(hold, sent_at, wanted)
+        manager().extend(hold, sent_at, wanted)
         if hold.ended:  # by then; it must not go on for nobody
-            manager.lose(hold, ENDED)
+            manager().lose(hold, ENDED)
             backend.cleanup.add(lease.claim)
     else:
-        manager.lose(hold, (yield Call(hold.why_gone, due, executor=backend.calls)))
+        manager().lose(hold, (yield Call(hold.why_gone, due, executor=backend.calls)))
         # What was left is not lost: another thread of its owner's name has released it meanwhile.
         raise hold.loss() or not_held(hold.place[0], lease.owner)
     if (loss := hold.loss()) is not None:

@@ -47,7 +47,7 @@ class SemaphoreOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        holds = manager.holds_of(request.key, owner)
+        holds = manager().holds_of(request.key, owner)
         # They cannot become free before this thread goes on. So they are entered again.
         waiting = [hold for hold in holds if not hold.entered and not hold.ended]
         for hold in waiting:
@@ -68,7 +68,7 @@ def latest_owner(key: Key, owner: Owner) -> Owner:
 
     Each time that it takes seats it is another owner: its own key with a number, 0 for none.
     """
-    for hold in reversed(manager.holds_of(key, owner)):
+    for hold in reversed(manager().holds_of(key, owner)):
         if hold.entered:
             return _present_owner(hold)
     return replace(owner, key=f"{owner.key}/0")
@@ -85,7 +85,7 @@ class SideOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        hold = manager.find(request.key, owner)
+        hold = manager().find(request.key, owner)
         if hold is not None and not hold.ended and self.seats > hold.lease.claim.seats:
             first = "leave it as a reader first" if hold.entered else "end the transaction first"
             raise LockDeadlock(

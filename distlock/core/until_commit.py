@@ -64,7 +64,7 @@ def refuse_unsafe_transactions(key: Key, owner: Owner) -> None:
     That is where an open transaction may have read what is older than the lock, and where
     autocommit is off, so that nobody can tell when a transaction ends. Nothing is taken yet.
     """
-    hold = manager.find(key, owner)
+    hold = manager().find(key, owner)
     if hold is not None and not hold.ended:
         return  # it is entered once more
     kind = key[2] if len(key) > 2 else Kind.LOCK
@@ -95,11 +95,11 @@ def leave_until_commit(
     key: Key, owner: Owner, lock: object, options: LockOptions, warns: bool
 ) -> None:
     """Leave a lock once in this thread, after its open transactions have entered it."""
-    hold = manager.find(key, owner)  # which is the thread's afterwards
+    hold = manager().find(key, owner)  # which is the thread's afterwards
     try:
         keep_until_commit(key, owner, options)
     finally:  # also after an interrupt
-        if run(manager.release(key, owner, lock, hold=hold)) and warns:
+        if run(manager().release(key, owner, lock, hold=hold)) and warns:
             warn_if_uncommitted(key, until_commit=True)
 
 
@@ -108,7 +108,7 @@ def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:
 
     It does nothing where none is open, and where the lock is freed by the transaction itself.
     """
-    hold = manager.find(key, owner)
+    hold = manager().find(key, owner)
     connections = open_transactions()
     if hold is None or not connections:
         return  # who does not hold it learns that from leaving it
@@ -121,7 +121,7 @@ def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:
             if same_terms:
                 return
     transactions = OpenTransactions(hold, connections)
-    manager.enter(
+    manager().enter(
         hold,
         Entrant(
             transactions.is_open,
@@ -186,7 +186,7 @@ class OpenTransactions:
         if all(entry.lock is not self for entry in hold.entries):
             return  # it was interrupted before it had entered
         try:
-            run(manager.release(hold.place[0], hold.lease.owner, self, hold=hold))
+            run(manager().release(hold.place[0], hold.lease.owner, self, hold=hold))
         except LockNotHeld:
             pass  # it was taken anew, or freed by a test
         except LockUnavailable as error:

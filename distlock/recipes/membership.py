@@ -14,8 +14,8 @@ from distlock.activity import current_activity
 from distlock.backends.recipe_records import NOTHING, Decide, Done, Plan
 from distlock.backends.seats import held_key
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start, thread_logger, undo
 from distlock.core.entrant import Entrant
@@ -29,6 +29,15 @@ from distlock.types.owners import current_owner
 
 #: Seconds between two attempts to join again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class _State:
+    """What a membership has in one process."""
+
+    def __init__(self) -> None:
+        #: protects which hold this is; no backend is asked while it is taken
+        self.mutex = threading.Lock()
+        self.hold: HeldLease | None = None
 
 
 @dataclass(eq=False)
@@ -63,20 +72,12 @@ class Membership:
     nonce_prefix: str = ""
 
     def __post_init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Be no member: the record is the parent's."""
-        #: protects which hold this is; no backend is asked while it is taken
-        self._mutex = threading.Lock()
-        self._current: HeldLease | None = None
+        self._state = PerProcess(_State)
 
     @property
     def _hold(self) -> HeldLease | None:
         """The hold of this process, lost or not; never that of its parent."""
-        fork.ensure_reset()
-        return self._current
+        return self._state().hold
 
     # Knowing
 
@@ -155,7 +156,7 @@ class Membership:
         ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
         now it is done later, and LockUnavailable is raised.
         """
-        mutex = self._mutex
+        state = self._state()
         while (hold := self._hold) is not None:
             backend = self.recipe._backend
             usual = partial(backend.records.leave, [hold.lease], plan, read=self.read)
@@ -165,7 +166,7 @@ class Membership:
                     due = backend.calls.due(deadline)
                     return (yield Call(call, due, executor=backend.release_calls)) is not None
             except BaseException as error:  # interrupted at any moment, the record must not stay
-                if mutex is self._mutex:
+                if state is self._state():
                     undo(error, self._leave_later, hold, call)
                 raise
         return False
@@ -189,17 +190,17 @@ class Membership:
         hold = self._hold
         if hold is None or held_key(hold.lease.nonce) in found.records:
             return False
-        manager.lose(hold, "its record is gone")  # unless it is being left just now
+        manager().lose(hold, "its record is gone")  # unless it is being left just now
         return hold.why_lost() is not None
 
     def renew(self, wanted: bool) -> None:
         """Renew the record, or no more: not while it is being removed in another way."""
         if (hold := self._hold) is not None and not (wanted and hold.why_lost()):
-            (manager.watch if wanted else manager.unwatch)(hold)
+            (manager().watch if wanted else manager().unwatch)(hold)
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
-        if (hold := self._current) is not None:
+        if (hold := self._hold) is not None:
             hold.orphaned = True
 
     # Inside
@@ -219,19 +220,20 @@ class Membership:
         return HeldLease(self.recipe._backend, lease, entrant, key=key)
 
     def _hold_of(self, nonce: str) -> HeldLease | None:
-        hold = self._current
+        hold = self._hold
         return hold if hold is not None and hold.lease.nonce == nonce else None
 
     def _replace(self, old: HeldLease | None, new: HeldLease | None) -> bool:
         """Be the member of another hold, or of none; False if this is not that of ``old``."""
-        with self._mutex:
-            if self._current is not old:
+        state = self._state()
+        with state.mutex:
+            if state.hold is not old:
                 return False
             if old is not None:
-                manager.unwatch(old)
-            self._current = new
+                manager().unwatch(old)
+            state.hold = new
             if new is not None:
-                manager.watch(new)
+                manager().watch(new)
             return True
 
     def _leave_later(self, hold: HeldLease, leave: Callable[[float], object]) -> None:
@@ -253,7 +255,7 @@ def joining_all(
     has left or joined meanwhile has the last word.
     """
     first, backend = members[0], members[0].recipe._backend
-    mutex, claims = first._mutex, [member._claim(lost) for member in members]
+    state, claims = first._state(), [member._claim(lost) for member in members]
 
     def cancel_all() -> None:
         for member, claim in zip(members, claims, strict=True):
@@ -277,7 +279,7 @@ def joining_all(
     except LockError:
         raise
     except BaseException as error:  # an interrupt; the records may be there
-        if mutex is first._mutex:  # else this is the child of a fork
+        if state is first._state():  # else this is the child of a fork
             undo(error, cancel_all)
         raise
 

@@ -157,13 +157,13 @@ class Semaphore(SharedLock):
         return latest_owner(self._key, current_owner())
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
-        return "", sum(hold.entered > 0 for hold in manager.holds_of(self._key, owner))
+        return "", sum(hold.entered > 0 for hold in manager().holds_of(self._key, owner))
 
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
-        return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
+        return manager().release(self._key, latest_owner(self._key, owner), self, deadline)
 
     def _keep_until_commit(self, owner: Owner) -> None:
         super()._keep_until_commit(latest_owner(self._key, owner))
@@ -207,7 +207,7 @@ class Writer(_Side):
 
         Raises LockNotHeld, LockLost, LockUnavailable; LockError if it was entered more than once.
         """
-        hold = manager.hold(self._key, self._current_owner)
+        hold = manager().hold(self._key, self._current_owner)
         if not hold.entered:
             raise LockNotHeld(f"rwlock {self.name!r} was left, and is kept until the commit only")
         if hold.count > 1:
@@ -217,17 +217,17 @@ class Writer(_Side):
             )
         backend = self._backend
         # First here: if the answer is lost, there may be other readers already.
-        manager.become_reader(hold)
+        manager().become_reader(hold)
         asking = partial(backend.become_reader, hold.lease)
         if not (yield Call(asking, backend.calls.due(), executor=backend.calls)):
-            manager.lose(hold, BROKEN)
-            manager.hold(self._key, self._current_owner)  # raises LockLost
+            manager().lose(hold, BROKEN)
+            manager().hold(self._key, self._current_owner)  # raises LockLost
 
     downgrade, adowngrade = twins("downgrade", _downgrading)
 
     @property
     def _hold(self) -> HeldLease:
-        hold = manager.hold(self._key, self._current_owner)
+        hold = manager().hold(self._key, self._current_owner)
         if hold.lease.claim.seats != ALL_SEATS:
             raise LockNotHeld(f"rwlock {self.name!r} is held as a reader, not as the writer")
         return hold

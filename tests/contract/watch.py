@@ -116,4 +116,4 @@ def in_line(using, name, *owner):
 
     ``owner`` is the key of a named one, whose line is apart.
     """
-    return manager.queue.sizes().get((using, name, *owner), 0)
+    return manager().queue.sizes().get((using, name, *owner), 0)

@@ -74,7 +74,7 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
     with Lock("stock") as lock:
         for _ in range(50):
             lock.acquire()
-        assert len(manager.hold(("default", "stock"), current_owner()).entries) == 1
+        assert len(manager().hold(("default", "stock"), current_owner()).entries) == 1
         for _ in range(50):
             lock.release()
 

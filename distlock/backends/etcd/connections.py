@@ -14,6 +14,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from distlock.backends.etcd.options import Endpoint
+from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 
 #: Connections that are kept for the next request.
@@ -61,6 +62,7 @@ class _Connection:
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> None:
         self._socket = _connected(endpoint, tls, deadline)
+        fork.current().connections.add(self)
         self._file = self._socket.makefile("rb")
         self._goes_on = True
 
@@ -78,6 +80,10 @@ class _Connection:
         with suppress(OSError, AttributeError):  # it may not have been made to the end
             self._file.close()
             self._socket.close()
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the child's copy; the parent goes on with its own."""
+        _close_copy(self._socket)
 
     def __del__(self) -> None:
         self.close()  # an interrupt has left it to nobody
@@ -148,7 +154,7 @@ class Connections:
         weakref.finalize(self, _close_all, self._idle)  # also at exit
 
     def close(self) -> None:
-        """Close the connections that nobody uses. Those of the parent go on, after a fork."""
+        """Close the connections that nobody uses."""
         _close_all(self._idle)
 
     def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Response:
@@ -211,6 +217,7 @@ class Stream:
         self._socket = sock
         self._response = response
         self.status = response.status
+        fork.current().connections.add(self)
 
     def line(self, seconds: float) -> bytes | None:
         """Return the next line: empty at the end, None if nothing comes for so long."""
@@ -229,20 +236,25 @@ class Stream:
             # Not SSLSocket's own method, which would take the session from under that thread.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def close_in_child(self) -> None:
-        """Close the copy that the child of a fork has.
-
-        The parent's thread may have been reading. Then the file over the socket stays locked here
-        for ever, and close() would wait for that.
-        """
-        with suppress(OSError):
-            os.close(socket.socket.detach(self._socket))
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the child's copy; the parent goes on with its own."""
+        _close_copy(self._socket)
 
     def close(self) -> None:
         """Close it in this process."""
         with suppress(OSError):
             self._response.close()
             self._socket.close()
+
+
+def _close_copy(sock: socket.socket) -> None:
+    """Close the copy of a socket that the child of a fork has.
+
+    A thread of the parent may have been reading. Then the file over the socket stays locked here
+    for ever, and close() would wait for that.
+    """
+    with suppress(OSError):
+        os.close(socket.socket.detach(sock))
 
 
 def _close_all(connections: list[_Connection]) -> None:
