@@ -124,7 +124,7 @@ class BaseBackend(ABC):
         Users, and this package, keep a backend over a fork. What is below it they do not.
         """
         alias, params = self.alias, self._params
-        self.__dict__ = {}
+        self.__dict__ = {"alias": alias, "_params": params}  # with which an interrupt leaves it
         self.__init__(alias, params)  # type: ignore[misc]
 
     def __repr__(self) -> str:

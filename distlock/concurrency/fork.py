@@ -104,6 +104,7 @@ def in_child(hook: H) -> H:
     """Call a function in the child after each fork; usable as a decorator.
 
     For what goes on there without being asked. What is of the process needs none: see PerProcess.
+    If an interrupt ends the function, it is called once more.
     """
     _hooks.append(hook)
     return hook
@@ -159,20 +160,19 @@ def _wait(parent: Process, begun: Latch) -> None:
 
 
 def _leave_to_parent(parent: Process, child: Process) -> None:
+    """Begin in the child. After an interrupt the next one who looks does all of it once more."""
     global _process
-    first: BaseException | None = None
+    first: Exception | None = None
     # All connections are kept alive until the last one was dropped: a destructor says goodbye.
     dropped = [one.leave_to_parent for one in parent.connections]
     for hook in (_keep_threads, *dropped, *_hooks):
         try:
             hook()
-        except BaseException as error:
+        except Exception as error:
             first = first or error
     _process = child
-    if isinstance(first, Exception):  # as Python does after os.fork()
+    if first is not None:  # as Python does after os.fork()
         traceback.print_exception(first)
-    elif first is not None:
-        raise first
 
 
 def _keep_threads() -> None:

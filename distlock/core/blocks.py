@@ -18,7 +18,6 @@ from typing import Any, Self, TypeVar, cast
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockBusy, LockError
@@ -202,7 +201,6 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
-        fork.current()  # what is left may be the parent's
         if frame is None:
             frame = sys._getframe(1)
         if (owner := self._blocks.end_by_itself(frame)) is not None:

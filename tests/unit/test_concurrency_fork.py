@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from distlock import Lock
 from distlock.concurrency import fork
 from distlock.concurrency.timers import call_after
 from distlock.concurrency.workers import WorkerThreads
@@ -202,8 +203,8 @@ def test_what_is_of_the_parent_is_not_deleted_in_the_child(way):
     assert forked(use, way=way) == []
 
 
-def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look():
-    """At any moment of it: the child has one process in the end, and its connections are gone."""
+def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypatch):
+    """At any moment of it: the child is one process then, without connections, and can work."""
 
     class Counted:
         def __init__(self):
@@ -220,19 +221,23 @@ def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look():
         return fork.current()
 
     def look():
-        for moment in range(1, moments_of(begin, fork.__file__) + 1):
+        for moment in range(1, moments_of(begin) + 1):
             thing.left, seen = 0, []
-            interrupted(begin, moment, KeyboardInterrupt, fork.__file__)
+            interrupted(begin, moment)
             other = threading.Thread(target=lambda: seen.append(fork.current()))  # noqa: B023
             other.start()
             seen.append(fork.current())
             other.join(10)
             if len({*seen, fork.current()} - {parent}) != 1 or len(seen) != 2 or not thing.left:
                 return moment
+            with Lock("stock", using="local", timeout=5) as lock:
+                lock.verify()
         return "begun"
 
-    parent, thing = fork.current(), Counted()
-    assert forked(look) == "begun"
+    monkeypatch.setattr(fork, "_keep_threads", int)  # it has a moment for each object there is
+    with Lock("stock", using="local"):
+        parent, thing = fork.current(), Counted()
+        assert forked(look) == "begun"
 
 
 # Forks without hooks
