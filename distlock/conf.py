@@ -127,11 +127,6 @@ class BackendHandler:
         for backend in backends:
             backend.close()
 
-    def discard(self, backend: BaseBackend) -> None:
-        """Let a backend be made when it is next asked for."""
-        kept = {alias: one for alias, one in self._backends.items() if one is not backend}
-        self._backends = kept
-
     def _make(self, alias: str) -> BaseBackend:
         try:
             return self._backend_class(alias)(alias, self.settings[alias])
@@ -188,7 +183,7 @@ def _begin_backends() -> None:
         try:
             backend.begin_in_child()
         except ImproperlyConfigured:  # who asks for it next gets this error
-            locks.discard(backend)
+            locks._backends.pop(backend.alias, None)
 
 
 def configured_groups() -> dict[str, str]:

@@ -105,7 +105,7 @@ def call_backends(
             continue
         try:
             timed = functools.partial(_timed, call, backend, began, timeout, heard)
-            jobs.append((answer, backend, _threads_for(alias).submit(timed)))
+            jobs.append((answer, backend, _threads()(alias).submit(timed)))
         except RuntimeError as error:  # no more threads can be had
             answer.problem = one_line(error)
     for answer, backend, job in jobs:
@@ -154,15 +154,12 @@ def _take(answer: BackendAnswer[T], job: ThreadCall[tuple[T, float]]) -> None:
             logger.exception("backend %r failed when it was asked", answer.alias)
 
 
-#: by alias
-_threads: PerProcess[dict[str, WorkerThreads]] = PerProcess(dict)
-
-
 def _threads_for(alias: str) -> WorkerThreads:
-    known = _threads()
-    if alias not in known:
-        known.setdefault(alias, WorkerThreads(MAX_THREADS, f"distlock-ask-{alias}"))
-    return known[alias]
+    return WorkerThreads(MAX_THREADS, f"distlock-ask-{alias}")
+
+
+#: by alias
+_threads = PerProcess(lambda: functools.cache(_threads_for))
 
 
 def _timed(

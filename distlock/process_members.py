@@ -63,7 +63,7 @@ class ProcessMembers:
                 return
             try:
                 group.join()
-                fork.at_exit(_leave_all)  # now, so that it comes before backends close
+                fork.at_exit(_on_end)  # now, so that it comes before backends close
                 break
             except LockUnavailable as error:
                 thread_logger.warning("%r cannot be joined yet: %s", group, error)
@@ -89,10 +89,6 @@ def _leave(group: Group) -> None:
 
 
 _members = fork.PerProcess(ProcessMembers)
-
-
-def _leave_all() -> None:
-    _members().leave()
 
 
 def watch() -> None:
@@ -130,7 +126,7 @@ def _on_worker(*, sender: Any, **kwargs: Any) -> None:
 
 
 def _on_end(**kwargs: Any) -> None:
-    _leave_all()
+    _members().leave()
 
 
 def _worker_data(worker: Any) -> dict[str, Any]:

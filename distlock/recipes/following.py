@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -197,10 +196,7 @@ def _go_on_in_child() -> None:
     """Go on with all watches: a server may import everything before it forks."""
     if not gevent_patched():  # which makes its loop anew only after this: no greenlet could begin
         for watch in list(_watches):
-            try:
-                watch.go_on_in_child()
-            except RuntimeError:  # no more threads can be had
-                traceback.print_exc()
+            watch.go_on_in_child()
 
 
 def _call_back(known: ref[Watch], follower: Follower[Any]) -> None:

@@ -53,7 +53,24 @@ class Response:
         return documents[0] if len(documents) == 1 else documents
 
 
-class _Connection:
+class _Connected:
+    """Has a socket, with which the child of a fork has nothing to do."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        fork.current().connections.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the copy of the socket; the parent goes on with its own.
+
+        A thread of the parent may have been reading. Then the file over the socket stays locked
+        here for ever, and close() would wait for that.
+        """
+        with suppress(OSError):
+            os.close(socket.socket.detach(self._socket))
+
+
+class _Connection(_Connected):
     """A connection that one request after the other goes over.
 
     ``http.client`` would do, but takes twice the processor time, most of it for headers that nobody
@@ -61,8 +78,7 @@ class _Connection:
     """
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> None:
-        self._socket = _connected(endpoint, tls, deadline)
-        fork.current().connections.add(self)
+        super().__init__(_connected(endpoint, tls, deadline))
         self._file = self._socket.makefile("rb")
         self._goes_on = True
 
@@ -80,10 +96,6 @@ class _Connection:
         with suppress(OSError, AttributeError):  # it may not have been made to the end
             self._file.close()
             self._socket.close()
-
-    def leave_to_parent(self) -> None:
-        """In the child of a fork: close the child's copy; the parent goes on with its own."""
-        _close_copy(self._socket)
 
     def __del__(self) -> None:
         self.close()  # an interrupt has left it to nobody
@@ -210,14 +222,13 @@ class Connections:
             raise
 
 
-class Stream:
+class Stream(_Connected):
     """An answer that goes on: documents, one on a line."""
 
     def __init__(self, sock: socket.socket, response: HTTPResponse) -> None:
-        self._socket = sock
+        super().__init__(sock)
         self._response = response
         self.status = response.status
-        fork.current().connections.add(self)
 
     def line(self, seconds: float) -> bytes | None:
         """Return the next line: empty at the end, None if nothing comes for so long."""
@@ -236,25 +247,11 @@ class Stream:
             # Not SSLSocket's own method, which would take the session from under that thread.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def leave_to_parent(self) -> None:
-        """In the child of a fork: close the child's copy; the parent goes on with its own."""
-        _close_copy(self._socket)
-
     def close(self) -> None:
         """Close it in this process."""
         with suppress(OSError):
             self._response.close()
             self._socket.close()
-
-
-def _close_copy(sock: socket.socket) -> None:
-    """Close the copy of a socket that the child of a fork has.
-
-    A thread of the parent may have been reading. Then the file over the socket stays locked here
-    for ever, and close() would wait for that.
-    """
-    with suppress(OSError):
-        os.close(socket.socket.detach(sock))
 
 
 def _close_all(connections: list[_Connection]) -> None:
