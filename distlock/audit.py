@@ -41,17 +41,17 @@ T = TypeVar("T")
 #: Seconds that an operation waits for its entry, and the end of the process for all of them.
 _LIMIT = 2.0
 
-_threads = WorkerThreads(2, "distlock-audit")
+_threads = fork.PerProcess(lambda: WorkerThreads(2, "distlock-audit"))
 #: those that write what a rollback has left
-_late = WeakSet[threading.Thread]()
+_late: fork.PerProcess[WeakSet[threading.Thread]] = fork.PerProcess(WeakSet)
 
 
 @fork.at_exit
 def _settle() -> None:
     until = clock() + _LIMIT
-    for thread in [*_late]:
+    for thread in [*_late()]:
         thread.join(left(until, _LIMIT))
-    _threads.drain(left(until, _LIMIT))
+    _threads().drain(left(until, _LIMIT))
 
 
 def record(key: LockKey, action: str, text: str, *, reason: str = "", who: str = "") -> None:
@@ -151,7 +151,7 @@ def _transaction_around(using: str, kind: Kind) -> Any:
 
 def _write_soon(write: Callable[[], object]) -> None:
     """Write an entry on another thread: the garbage collector may call this, and must not wait."""
-    _late.add(start(write, "distlock-rollback"))
+    _late().add(start(write, "distlock-rollback"))
 
 
 def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
@@ -170,7 +170,7 @@ def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
         inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
         if connection.in_atomic_block and inside:
             return _attempt(call, model, database, default, what)
-        job = _threads.submit(partial(_attempt, call, model, database, default, what))
+        job = _threads().submit(partial(_attempt, call, model, database, default, what))
         if asyncio._get_running_loop() is None:
             if job.wait(clock() + _LIMIT):
                 return job.take()

@@ -20,6 +20,7 @@ from django.utils.translation import ngettext
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import ThreadCall, WorkerThreads
 from distlock.conf import locks
 from distlock.exceptions import LockError
@@ -99,7 +100,7 @@ def call_backends(
             continue
         try:
             timed = functools.partial(_timed, call, backend, began, timeout, heard)
-            jobs.append((answer, backend, _threads(alias).submit(timed)))
+            jobs.append((answer, backend, _threads()(alias).submit(timed)))
         except RuntimeError as error:  # no more threads can be had
             answer.problem = one_line(error)
     for answer, backend, job in jobs:
@@ -161,9 +162,12 @@ def _take(answer: BackendAnswer[T], job: ThreadCall[tuple[T, float]]) -> None:
             logger.exception("backend %r failed when it was asked", answer.alias)
 
 
-@functools.cache
-def _threads(alias: str) -> WorkerThreads:
+def _threads_for(alias: str) -> WorkerThreads:
     return WorkerThreads(MAX_THREADS, f"distlock-ask-{alias}")
+
+
+#: by alias
+_threads = PerProcess(lambda: functools.cache(_threads_for))
 
 
 def _timed(

@@ -275,12 +275,13 @@ def _extending(hold: Hold, seconds: float) -> Steps[None]:
             " may be one of this thread"
         )
     if answer:
-        manager.renewer.extend(hold, sent_at, wanted)
+        manager().renewer.extend(hold, sent_at, wanted)
         if hold.lost_for_good:  # by then; it must not go on for nobody
-            manager.renewer.lose(hold, LossReason.EXPIRED)
+            manager().renewer.lose(hold, LossReason.EXPIRED)
             backend.cleanup.add(lease.claim)
     else:
-        manager.renewer.lose(hold, (yield Call(hold.ask_loss_reason, due, executor=backend.calls)))
+        reason = yield Call(hold.ask_loss_reason, due, executor=backend.calls)
+        manager().renewer.lose(hold, reason)
         # What was left is not lost: another thread of its owner's name has released it meanwhile.
         raise hold.lost_error() or not_held(hold.key, lease.owner)
     if (loss := hold.lost_error()) is not None:

@@ -5,7 +5,6 @@ A hold is broken only if it is still the one that the page has shown: its token 
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import math
@@ -28,6 +27,7 @@ from distlock.admin.panel import error_text, names_in_message, write_log
 from distlock.backends.base import BaseBackend
 from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import locks
 from distlock.core.events import send_event
@@ -172,7 +172,7 @@ def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
     part = part_of(backend, ref.kind)
     info = part.inspect(LockKey(ref.alias, ref.kind, ref.name).backend_name, deadline)
-    row = LockRow(Crowds.read(backend, manager.queue, deadline).added_to(info))
+    row = LockRow(Crowds.read(backend, manager().queue, deadline).added_to(info))
     return next((each for each in row.holders if each.ref == ref), row)
 
 
@@ -222,9 +222,7 @@ def force_release(request: HttpRequest, refs: Sequence[HoldRef], reason: str) ->
     return [ref for ref, _ in results["released"]]
 
 
-@functools.cache
-def _threads() -> WorkerThreads:
-    return WorkerThreads(fan_out.MAX_THREADS, "distlock-admin-release")
+_threads = PerProcess(lambda: WorkerThreads(fan_out.MAX_THREADS, "distlock-admin-release"))
 
 
 def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lease | None]:

@@ -232,7 +232,7 @@ def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
 
 def local_holds(alias: str) -> list[LockInfo]:
     """Return what this process holds in a backend, by its own clock, without asking the backend."""
-    return [hold.info() for hold in manager.running() if hold.backend.alias == alias]
+    return [hold.info() for hold in manager().running() if hold.backend.alias == alias]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,7 @@ def lock_detail(
     ) -> tuple[LockInfo, Mapping[str, str], Mapping[str, Any]]:
         part, its_name = part_of(backend, kind), LockKey(alias, kind, name).backend_name
         info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
-        info = Crowds.read(backend, manager.queue, deadline).added_to(info)
+        info = Crowds.read(backend, manager().queue, deadline).added_to(info)
         if broken is None:
             return info, stored, {}
         process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")

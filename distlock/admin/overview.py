@@ -284,7 +284,7 @@ class _Pages:
         """Ask a backend. If its semaphores cannot be read, the page has the locks, and says so."""
         alias, problem = backend.alias, ""
         page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
-        crowds = Crowds.read(backend, manager.queue, deadline)
+        crowds = Crowds.read(backend, manager().queue, deadline)
         page = replace(page, locks=tuple(map(crowds.added_to, page.locks)))
         if page.counts.waiting is not None:
             waiting = page.counts.waiting + crowds.total

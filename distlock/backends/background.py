@@ -44,7 +44,7 @@ _REPEAT_AFTER = (0.2, 2.5, 30.0, 120.0)
 _AT_EXIT, _DRAIN_PAUSE = 2.0, 0.005
 
 #: the threads that make the releases of the backends
-_releasing: WeakSet[WorkerThreads] = WeakSet()
+_releasing: fork.PerProcess[WeakSet[WorkerThreads]] = fork.PerProcess(WeakSet)
 
 
 def answer_due(deadline: float | None) -> float | None:
@@ -72,7 +72,7 @@ class BlockingCalls:
         self._settings = settings
         self._workers = WorkerThreads(MOST_THREADS, "distlock-async")
         if releases:
-            _releasing.add(self._workers)
+            _releasing().add(self._workers)
 
     def due(self, deadline: float | None = None) -> float | None:
         """Return when an answer is due that is asked for now: by ``deadline`` at the latest.
@@ -132,7 +132,7 @@ class CanCancel(Protocol):
     def kept_until(self, claim: Claim) -> float: ...
 
 
-_all: WeakSet[Cleanup] = WeakSet()
+_all: fork.PerProcess[WeakSet[Cleanup]] = fork.PerProcess(WeakSet)
 
 
 class Cleanup:
@@ -146,12 +146,7 @@ class Cleanup:
 
     def __init__(self, backend: CanCancel) -> None:
         self._backend = backend
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-        _all.add(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have nothing to take back: the claims are the parent's."""
+        _all().add(self)
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
         self._thread: threading.Thread | None = None
@@ -235,10 +230,10 @@ class Cleanup:
 @fork.at_exit
 def _drain_all() -> None:
     until = clock() + _AT_EXIT
-    while not all(cleanup.drained for cleanup in list(_all)) and clock() < until:
+    while not all(cleanup.drained for cleanup in list(_all())) and clock() < until:
         time.sleep(_DRAIN_PAUSE)
     until = clock() + _AT_EXIT
-    for workers in list(_releasing):
+    for workers in list(_releasing()):
         workers.drain(left(until, math.inf))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeAlias
+from weakref import WeakSet
 
 from django.core.checks import CheckMessage
 
@@ -76,6 +77,10 @@ class Listener(Protocol):
         """Note that all who hold a lease have ended, and will not release it."""
 
 
+#: those that there are in this process, whoever has made them
+all_backends: WeakSet[BaseBackend] = WeakSet()
+
+
 class BaseBackend(ABC):
     """A place where locks live.
 
@@ -104,9 +109,12 @@ class BaseBackend(ABC):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         """Check ``params``, the dictionary ``DISTLOCK[alias]``; nothing is connected to yet.
 
+        It is called again in the child of a fork, where what the object had is the parent's.
+
         Raises ``ImproperlyConfigured`` that names ``DISTLOCK[alias]``.
         """
         self.alias = alias
+        self._params = params
         self.settings = BackendSettings.parse(
             alias, params, self.default_options, uses_location=self.uses_location
         )
@@ -117,6 +125,16 @@ class BaseBackend(ABC):
         self.cleanup = Cleanup(self)
         #: the semaphores and read/write locks beside its locks, once somebody has asked for them
         self.shared: BaseBackend | None = None
+        all_backends.add(self)
+
+    def begin_in_child(self) -> None:
+        """Have nothing of the parent's, in the child of a fork: ``__init__`` is called once more.
+
+        Users, and this package, keep a backend over a fork. What is below it they do not.
+        """
+        alias, params = self.alias, self._params
+        self.__dict__ = {"alias": alias, "_params": params}  # with which an interrupt leaves it
+        self.__init__(alias, params)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"

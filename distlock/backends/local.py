@@ -25,7 +25,6 @@ from distlock.backends.open_transactions import (
     is_joining,
     joined,
 )
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
@@ -60,18 +59,13 @@ class LocalBackend(BaseBackend):
         # Tokens go on growing over restarts, because what they protect may outlive the process.
         self._last_token = time.time_ns() // 1000
         self._store = LocalStore()
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
+        self._mutex = threading.Lock()
+        self._held: dict[str, _Grant] = {}
 
     @property
     def store(self) -> LocalStore:
         """See BaseBackend.store. Two of them would be two sets of records."""
         return self._store
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing: the holds are the parent's."""
-        self._mutex = threading.Lock()
-        self._held: dict[str, _Grant] = {}
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         with self._mutex:

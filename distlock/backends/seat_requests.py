@@ -34,7 +34,6 @@ from distlock.backends.store import (
     SessionEnded,
     Unchanged,
 )
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable, NotPermitted
@@ -58,11 +57,6 @@ class ProcessSession:
     def __init__(self, store: RecordStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no session: it is the parent's."""
         #: protects the choice of the session; nothing is asked while it is taken
         self._mutex = threading.Lock()
         self._session: Session | None = None

@@ -28,8 +28,8 @@ from distlock.backends.seats import (
 )
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
@@ -79,8 +79,7 @@ class SharedBackend(BaseBackend):
             waiters=True,
             fair=True,
         )
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
+        self.listener = None
 
     @property
     def settings(self) -> BackendSettings:  # type: ignore[override]
@@ -91,11 +90,6 @@ class SharedBackend(BaseBackend):
     def pause(self) -> float:
         """Seconds between two looks of one who waits, at the most a third of a lease."""
         return min(_LONGEST_WAIT, self.settings.interval(self.settings.lease))
-
-    def after_fork_in_child(self) -> None:
-        """Forget who has seats, and who wants to know of losses: these are the parent's."""
-        self.listener = None
-        self._requests.sessions = {}
 
     # Taking
 
@@ -380,17 +374,11 @@ def shared_locks(backend: BaseBackend) -> SharedBackend:
     NotSupported if it keeps no records.
     """
     if backend.shared is None:
-        with _making:
+        with _making():
             if backend.shared is None:
                 backend.shared = SharedBackend(backend)
     return cast(SharedBackend, backend.shared)
 
 
 #: lets one thread at a time make a backend's store, and what is built on it
-_making = threading.Lock()
-
-
-@fork.in_child
-def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
+_making = PerProcess(threading.Lock)

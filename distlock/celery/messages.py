@@ -119,7 +119,7 @@ class RunningTask:
         """Stop renewing the queueing lock. It is freed at the end, or by the next worker."""
         renewed, self.renewed = self.renewed, None
         if renewed is not None:
-            manager.unwatch(renewed)
+            manager().unwatch(renewed)
 
 
 #: The innermost running task.

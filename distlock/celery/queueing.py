@@ -229,7 +229,7 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> Hold | None
         handle.log(logging.INFO, "queueing lock %r is another task's by now")
         return None
     hold = Hold(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
-    manager.watch(hold)
+    manager().watch(hold)
     return hold
 
 

@@ -85,7 +85,7 @@ def locks_in_use(backend: BaseBackend, prefix: str = "") -> Iterator[LockInfo]:
     for part in every_kind(backend):
         for info in part.list(prefix):
             if info.state is not State.FREE:
-                crowds = crowds or Crowds.read(backend, manager.queue)
+                crowds = crowds or Crowds.read(backend, manager().queue)
                 yield crowds.added_to(info)
 
 
@@ -148,7 +148,7 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     if kind is not None:
         key = LockKey(backend.alias, kind, name)
         info = part_of(backend, kind).inspect(key.backend_name)
-        return [Crowds.read(backend, manager.queue).added_to(info)]
+        return [Crowds.read(backend, manager().queue).added_to(info)]
     lock, *others = every_kind(backend)
     shared = [
         info
@@ -156,7 +156,7 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
         for kind in SHARED_KINDS
         if (info := part.inspect(LockKey(part.alias, kind, name).directory)).holders or info.waiters
     ]
-    info = Crowds.read(lock, manager.queue).added_to(lock.inspect(name))
+    info = Crowds.read(lock, manager().queue).added_to(lock.inspect(name))
     return shared if shared and not info.holders else [info, *shared]
 
 

@@ -6,7 +6,7 @@ threads     how our daemon threads are started, and the queue in which they wait
 workers     ``WorkerThreads``, which run blocking calls
 timers      ``call_after()``: actions at a later time, on one thread of the process
 backoff     growing pauses between two attempts
-fork        what to do before and after the process forks
+fork        which process this is; the child of a fork is another one
 work        the piece of work that a thread is doing (a request, a job of an executor), which tasks
             await it, and which thread waits for a task
 reentry     refuses what signal handlers and destructors begin inside of something else

@@ -14,7 +14,6 @@ from functools import partial
 from queue import Empty
 from typing import Any, Generic, TypeVar
 
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
@@ -96,11 +95,6 @@ class WorkerThreads:
         self._limit = math.inf if limit is None else limit
         self._name = name
         self._start = start_for_callbacks if for_callbacks else start
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no threads and no calls: they are the parent's."""
         self._mutex = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._jobs: WaitQueue[ThreadCall[Any]] = WaitQueue()

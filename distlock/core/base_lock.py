@@ -93,7 +93,7 @@ class BaseLock(BlockLock):
         if self._until_commit:
             refuse_unsafe_transactions(self._key, self._current_owner)
         request = self._options.request(backend, self, blocking, timeout, began)
-        return request.claim.owner if run(manager.acquire(request)) else self._refused(request)
+        return request.claim.owner if run(manager().acquire(request)) else self._refused(request)
 
     async def _aacquire(
         self, blocking: bool | None = None, timeout: float | None = None
@@ -102,7 +102,7 @@ class BaseLock(BlockLock):
         began = clock()
         backend = locks[self.using]
         request = self._options.request(backend, self, blocking, timeout, began)
-        is_held = await arun(manager.acquire(request))
+        is_held = await arun(manager().acquire(request))
         return request.claim.owner if is_held else self._refused(request)
 
     @refuse_in_event_loop
@@ -117,14 +117,14 @@ class BaseLock(BlockLock):
         reached again, or when its lease ends.
         """
         if must_leave_elsewhere():
-            manager.release_soon(self._key, self._current_owner, self)
+            manager().release_soon(self._key, self._current_owner, self)
         else:
             self._leave(self._current_owner)
 
     async def arelease(self) -> None:
         """See release()."""
         refuse_reentry()
-        await arun(manager.release(self._key, self._current_owner, self))
+        await arun(manager().release(self._key, self._current_owner, self))
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the lock anew.
@@ -159,7 +159,7 @@ class BaseLock(BlockLock):
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
         hold = self._hold
         if reason := (yield Call(hold.ask, executor=hold.backend.calls)):
-            manager.renewer.lose(hold, reason)
+            manager().renewer.lose(hold, reason)
         self.check()
 
     verify, averify = twins("verify", _verifying)
@@ -213,11 +213,11 @@ class BaseLock(BlockLock):
 
     @property
     def _hold(self) -> Hold:
-        return manager.holds.hold(self._key, self._current_owner)
+        return manager().holds.hold(self._key, self._current_owner)
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
         """Return the nonce of an owner's hold, lost or not, and how often the owner is in it."""
-        hold = manager.holds.find(self._key, owner)
+        hold = manager().holds.find(self._key, owner)
         return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
     def _entered_here(self) -> tuple[str, int]:
@@ -236,7 +236,7 @@ class BaseLock(BlockLock):
         """Leave once in this thread; where that is wanted, its open transactions enter before."""
         if self._until_commit or (self._until_commit is None and self._is_until_commit):
             leave_until_commit(self._key, owner, self, self._options, warns)
-        elif run(manager.release(self._key, owner, self)) and warns:
+        elif run(manager().release(self._key, owner, self)) and warns:
             warn_if_uncommitted(self._key)
 
     def _keep_until_commit(self, owner: Owner) -> None:
@@ -250,12 +250,12 @@ class BaseLock(BlockLock):
         """Return the steps of acquire(), with the time limit of AcquireRequest."""
         request = self._options.request(locks[self.using], self, blocking=wait)
         request.deadline = deadline
-        is_held: bool = yield from manager.acquire(request)
+        is_held: bool = yield from manager().acquire(request)
         return is_held or self._refused(request) is not None
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
-        return manager.release(self._key, owner, self, deadline)
+        return manager().release(self._key, owner, self, deadline)
 
     def _inspect(self, deadline: float | None = None) -> LockInfo:
         return self._backend.inspect(self._key.backend_name, deadline)
@@ -263,8 +263,8 @@ class BaseLock(BlockLock):
     def _info(self, deadline: float | None = None) -> LockInfo:
         """Return what the backend knows, and who waits behind the waiters and holders it knows."""
         info = self._inspect(deadline)
-        crowds = Crowds.read(self._backend, manager.queue, deadline)
-        return crowds.added_to(info, manager.queue.waiting(self._key))
+        crowds = Crowds.read(self._backend, manager().queue, deadline)
+        return crowds.added_to(info, manager().queue.waiting(self._key))
 
     def _named(self, name: str) -> Self:
         lock = copy(self)
@@ -283,7 +283,7 @@ class BaseLock(BlockLock):
     ) -> None:
         try:
             if soon:
-                manager.release_soon(self._key, owner, self)
+                manager().release_soon(self._key, owner, self)
             else:
                 self._leave(owner, warns=is_here)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
@@ -295,10 +295,10 @@ class BaseLock(BlockLock):
     async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
         try:
             if soon:
-                manager.release_soon(self._key, owner, self)
+                manager().release_soon(self._key, owner, self)
             else:
                 refuse_reentry()
-                await arun(manager.release(self._key, owner, self))
+                await arun(manager().release(self._key, owner, self))
         except (LockError, Warning) as error:
             if exc is None or isinstance(error, BodyEnded):
                 raise
@@ -311,7 +311,7 @@ class BaseLock(BlockLock):
 
     def _holder(self) -> Holder | None:
         """Return who has the lock by what this process knows, or by what its backend has said."""
-        hold = manager.holder(self._key)
+        hold = manager().holder(self._key)
         return self._refused_by if hold is None else hold.info().holders[0]
 
     def _holder_message(self, holder: Holder | None) -> str:

@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.concurrency import fork
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run, run_soon
 from distlock.core.options import LockOptions
@@ -239,7 +238,6 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
-        fork.ensure_reset()  # what is left may be the parent's
         if frame is None:
             frame = sys._getframe(1)
         if (owner := self._blocks.end_by_itself(frame)) is not None:

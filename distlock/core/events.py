@@ -25,7 +25,11 @@ logger = logging.getLogger("distlock")
 #: The ``extra`` of a record of the log, see log_fields(); None for what a lease says.
 Fields: TypeAlias = Mapping[str, Any] | None
 
-_VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
+_VERBS: dict[Signal, str] = {
+    lock_acquired: "acquired",
+    lock_released: "released",
+    lock_broken: "broke",
+}
 
 
 def event(signal: Signal, hold: Hold) -> Nested | None:

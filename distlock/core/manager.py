@@ -13,7 +13,7 @@ from distlock.concurrency.work import tasks_awaiting
 from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.core.events import event
 from distlock.core.hold import Hold, task_of
-from distlock.core.local_queue import LocalQueue, Ticket
+from distlock.core.local_queue import Ticket
 from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import Holds, not_held
 from distlock.core.renewal import LeaseRenewer
@@ -37,11 +37,6 @@ class LockManager:
     """
 
     def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing: the locks, and the thread that keeps them, are the parent's."""
         #: the threads and tasks of this process that hold locks or wait for them
         self.queue = counted_queue()
         self.renewer = LeaseRenewer()
@@ -88,11 +83,11 @@ class LockManager:
                         yield step
                     return True
                 except BaseException as error:
-                    self._fail(request, queue, error)
+                    self._fail(request, error)
                     raise
             except BaseException as error:  # perhaps an interrupt while the first was handled
                 if not isinstance(error, LockError) or isinstance(error, BodyEnded):
-                    self._fail(request, queue, error)
+                    self._fail(request, error)
                 raise
 
     def _wait(self, request: AcquireRequest, ticket: Ticket, enqueued: bool) -> Steps[bool]:
@@ -188,9 +183,9 @@ class LockManager:
         hold = self.holder(key)
         return hold is not None and not hold.lost_for_good
 
-    def _fail(self, request: AcquireRequest, queue: LocalQueue, error: BaseException) -> None:
+    def _fail(self, request: AcquireRequest, error: BaseException) -> None:
         """Leave nothing behind of a request that ended with an error."""
-        if queue is not self.queue:
+        if self is not manager():
             return  # in the child of a fork: the request is the parent's
         # Interrupted, cancelled, left without an answer: it may have been granted all the same.
         unknown = request.asked and not (
@@ -298,7 +293,6 @@ class LockManager:
 
         ``renewed``: instead all leases that are kept alive, with those that nobody enters.
         """
-        fork.ensure_reset()
         return self.renewer.renewed() if renewed else self.holds.all()
 
     def free(self, hold: Hold) -> None:
@@ -343,10 +337,11 @@ class LockManager:
             self.renewer.drop(hold)
 
 
-manager = LockManager()
+#: that of this process
+manager = fork.PerProcess(LockManager)
 
 
 @fork.at_exit
 def _free_ended() -> None:
     if not fork.children_run():  # which may work under what this process holds
-        manager.free_ended()
+        manager().free_ended()

@@ -63,7 +63,7 @@ def refuse_unsafe_transactions(key: LockKey, owner: Owner) -> None:
     That is where an open transaction may have read what is older than the lock, and where
     autocommit is off, so that nobody can tell when a transaction ends. Nothing is taken yet.
     """
-    hold = manager.holds.find(key, owner)
+    hold = manager().holds.find(key, owner)
     if hold is not None and not hold.lost_for_good:
         return  # it is entered once more
     lock = f"{key.kind} {key.name!r}: release='commit'"
@@ -93,11 +93,11 @@ def leave_until_commit(
     key: LockKey, owner: Owner, lock: object, options: LockOptions, warns: bool
 ) -> None:
     """Leave a lock once in this thread, after its open transactions have entered it."""
-    hold = manager.holds.find(key, owner)  # which is the thread's afterwards
+    hold = manager().holds.find(key, owner)  # which is the thread's afterwards
     try:
         keep_until_commit(key, owner, options)
     finally:  # also after an interrupt
-        if run(manager.release(key, owner, lock, hold=hold)) and warns:
+        if run(manager().release(key, owner, lock, hold=hold)) and warns:
             warn_if_uncommitted(key, until_commit=True)
 
 
@@ -106,7 +106,7 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
 
     It does nothing where none is open, and where the lock is freed by the transaction itself.
     """
-    hold = manager.holds.find(key, owner)
+    hold = manager().holds.find(key, owner)
     connections = open_transactions()
     if hold is None or not connections:
         return  # who does not hold it learns that from leaving it
@@ -119,7 +119,7 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
             if same_terms:
                 return
     transactions = OpenTransactions(hold, connections)
-    manager.holds.enter(
+    manager().holds.enter(
         hold,
         Entrant(
             transactions.is_open,
@@ -184,7 +184,7 @@ class OpenTransactions:
         if all(entry.lock is not self for entry in hold.entries):
             return  # it was interrupted before it had entered
         try:
-            run(manager.release(hold.key, hold.lease.owner, self, hold=hold))
+            run(manager().release(hold.key, hold.lease.owner, self, hold=hold))
         except LockNotHeld:
             pass  # it was taken anew, or freed by a test
         except LockUnavailable as error:

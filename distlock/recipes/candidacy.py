@@ -52,7 +52,7 @@ class LeaderLock(Lock):
         request = self._options.request(self._backend, self, **terms)
         request.claim = replace(request.claim, owner=self.owner)
         request.entry.is_alive, request.entry.work = self._is_alive, None
-        return manager.acquire(request)
+        return manager().acquire(request)
 
 
 class Candidacy:
@@ -156,7 +156,7 @@ class Candidacy:
                 self.lease = lease
                 self.lock.check()  # nobody was told if it was lost before that
                 beside = Directory(self._election.name, self._election.using)
-                self._orders = Watch(partial(Orders, beside), self._obey)
+                self._orders = Watch(partial(Orders, beside), self._obey, goes_on=False)
                 return True
         self.lease = None
         if begun:  # who resigned meanwhile did not know of the term
@@ -187,7 +187,7 @@ class Candidacy:
     def leave_soon(self) -> None:
         """Stand and lead no more, without waiting for that. It may be repeated."""
         self._membership.leave_soon(self.stop())
-        manager.release_soon(self.lock._key, self.lock.owner, self.lock)
+        manager().release_soon(self.lock._key, self.lock.owner, self.lock)
 
     def stop(self) -> Decide:
         """Stop what goes on; return the plan that writes down why it ends, as things are now."""
@@ -209,7 +209,7 @@ class Candidacy:
         if Candidates(snapshot).is_recalled(self._said["name"], lease.token):
             why = f"the leader of term {lease.token} was asked to step down"
             self._recalled = f"{self._election!r}: {why}"
-            if hold := manager.holds.find(self.lock._key, self.lock.owner):
+            if hold := manager().holds.find(self.lock._key, self.lock.owner):
                 hold.renewal_stopped = True
             if self._on_lost is not None:
                 self._on_lost(lease)
@@ -272,7 +272,7 @@ def _goes_on(known: ref[Candidacy]) -> bool:
 def leads_here(election: str, using: str) -> bool:
     """Return whether a candidate of this process leads an election. Asks no backend."""
     place = using, LockKey(using, Kind.ELECTION, election).directory
-    inside = [entry.lock for hold in manager.running() for entry in hold.entries]
+    inside = [entry.lock for hold in manager().running() for entry in hold.entries]
     own = [one for one in inside if isinstance(one, LeaderLock) and (one.using, one.name) == place]
     return any(one.leading for lock in own if (one := lock.candidacy()))
 

@@ -14,8 +14,8 @@ from distlock.activity import current_activity
 from distlock.backends.recipe_records import NOTHING, Decide, Done, Plan
 from distlock.backends.seats import held_key
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start, thread_logger, undo
 from distlock.core.hold import Entrant, Hold
@@ -28,6 +28,15 @@ from distlock.types.owners import current_owner
 
 #: Seconds between two attempts to join again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class _State:
+    """What a membership has in one process."""
+
+    def __init__(self) -> None:
+        #: protects which hold this is; no backend is asked while it is taken
+        self.mutex = threading.Lock()
+        self.hold: Hold | None = None
 
 
 @dataclass(eq=False)
@@ -62,20 +71,12 @@ class Membership:
     nonce_prefix: str = ""
 
     def __post_init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Be no member: the record is the parent's."""
-        #: protects which hold this is; no backend is asked while it is taken
-        self._mutex = threading.Lock()
-        self._current: Hold | None = None
+        self._state = PerProcess(_State)
 
     @property
     def _hold(self) -> Hold | None:
         """The hold of this process, lost or not; never that of its parent."""
-        fork.ensure_reset()
-        return self._current
+        return self._state().hold
 
     # Knowing
 
@@ -154,7 +155,7 @@ class Membership:
         ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
         now it is done later, and LockUnavailable is raised.
         """
-        mutex = self._mutex
+        state = self._state()
         while (hold := self._hold) is not None:
             backend = self.recipe._backend
             usual = partial(backend.records.leave, [hold.lease], plan, read=self.read)
@@ -164,7 +165,7 @@ class Membership:
                     due = backend.calls.due(deadline)
                     return (yield Call(call, due, executor=backend.release_calls)) is not None
             except BaseException as error:  # interrupted at any moment, the record must not stay
-                if mutex is self._mutex:
+                if state is self._state():
                     undo(error, self._leave_later, hold, call)
                 raise
         return False
@@ -188,22 +189,22 @@ class Membership:
         hold = self._hold
         if hold is None or held_key(hold.lease.nonce) in found.records:
             return False
-        manager.renewer.lose(hold, "its record is gone")  # unless it is being left just now
+        manager().renewer.lose(hold, "its record is gone")  # unless it is being left just now
         return hold.loss_reason() is not None
 
     def pause_renewal(self) -> None:
         """Renew the record no more, and report no loss: it is being removed in another way."""
         if (hold := self._hold) is not None:
-            manager.unwatch(hold)
+            manager().unwatch(hold)
 
     def resume_renewal(self) -> None:
         """Renew the record again, unless it was lost: it has not been removed."""
         if (hold := self._hold) is not None and hold.loss_reason() is None:
-            manager.watch(hold)
+            manager().watch(hold)
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
-        if (hold := self._current) is not None:
+        if (hold := self._hold) is not None:
             hold.renewal_stopped = True
 
     # Inside
@@ -222,19 +223,20 @@ class Membership:
         return Hold(self.recipe._backend, lease, entrant)
 
     def _hold_of(self, nonce: str) -> Hold | None:
-        hold = self._current
+        hold = self._hold
         return hold if hold is not None and hold.lease.nonce == nonce else None
 
     def _replace(self, old: Hold | None, new: Hold | None) -> bool:
         """Be the member of another hold, or of none; False if this is not that of ``old``."""
-        with self._mutex:
-            if self._current is not old:
+        state = self._state()
+        with state.mutex:
+            if state.hold is not old:
                 return False
             if old is not None:
-                manager.unwatch(old)
-            self._current = new
+                manager().unwatch(old)
+            state.hold = new
             if new is not None:
-                manager.watch(new)
+                manager().watch(new)
             return True
 
     def _leave_later(self, hold: Hold, leave: Callable[[float], object]) -> None:
@@ -256,7 +258,7 @@ def joining_all(
     has left or joined meanwhile has the last word.
     """
     first, backend = members[0], members[0].recipe._backend
-    mutex, claims = first._mutex, [member._claim(lost) for member in members]
+    state, claims = first._state(), [member._claim(lost) for member in members]
 
     def cancel_all() -> None:
         for member, claim in zip(members, claims, strict=True):
@@ -280,7 +282,7 @@ def joining_all(
     except LockError:
         raise
     except BaseException as error:  # an interrupt; the records may be there
-        if mutex is first._mutex:  # else this is the child of a fork
+        if state is first._state():  # else this is the child of a fork
             undo(error, cancel_all)
         raise
 

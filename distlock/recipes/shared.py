@@ -57,7 +57,7 @@ class SemaphoreOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        holds = manager.holds.within(request.key, owner)
+        holds = manager().holds.within(request.key, owner)
         # They cannot become free before this thread goes on. So they are entered again.
         waiting = [hold for hold in holds if not hold.entered and not hold.lost_for_good]
         for hold in waiting:
@@ -78,7 +78,7 @@ def latest_owner(key: LockKey, owner: Owner) -> Owner:
 
     Each time that it takes seats it is another owner: its own key with a number, 0 for none.
     """
-    for hold in reversed(manager.holds.within(key, owner)):
+    for hold in reversed(manager().holds.within(key, owner)):
         if hold.entered:
             return _present_owner(hold)
     return replace(owner, key=f"{owner.key}/0")
@@ -95,7 +95,7 @@ class SideOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        hold = manager.holds.find(request.key, owner)
+        hold = manager().holds.find(request.key, owner)
         if hold is not None and not hold.lost_for_good and self.seats > hold.lease.claim.seats:
             first = "leave it as a reader first" if hold.entered else "end the transaction first"
             raise LockDeadlock(
@@ -240,13 +240,13 @@ class Semaphore(SharedLock):
         return latest_owner(self._key, current_owner())
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
-        return "", sum(hold.entered > 0 for hold in manager.holds.within(self._key, owner))
+        return "", sum(hold.entered > 0 for hold in manager().holds.within(self._key, owner))
 
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
-        return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
+        return manager().release(self._key, latest_owner(self._key, owner), self, deadline)
 
     def _keep_until_commit(self, owner: Owner) -> None:
         super()._keep_until_commit(latest_owner(self._key, owner))
@@ -291,7 +291,7 @@ class Writer(_Side):
 
         Raises LockNotHeld, LockLost, LockUnavailable; LockError if it was entered more than once.
         """
-        hold = manager.holds.hold(self._key, self._current_owner)
+        hold = manager().holds.hold(self._key, self._current_owner)
         if not hold.entered:
             raise LockNotHeld(f"rwlock {self.name!r} was left, and is kept until the commit only")
         if hold.count > 1:
@@ -301,17 +301,17 @@ class Writer(_Side):
             )
         backend = self._backend
         # First here: if the answer is lost, there may be other readers already.
-        manager.become_reader(hold)
+        manager().become_reader(hold)
         asking = partial(backend.become_reader, hold.lease)
         if not (yield Call(asking, backend.calls.due(), executor=backend.calls)):
-            manager.renewer.lose(hold, LossReason.GONE)
-            manager.holds.hold(self._key, self._current_owner)  # raises LockLost
+            manager().renewer.lose(hold, LossReason.GONE)
+            manager().holds.hold(self._key, self._current_owner)  # raises LockLost
 
     downgrade, adowngrade = twins("downgrade", _downgrading)
 
     @property
     def _hold(self) -> Hold:
-        hold = manager.holds.hold(self._key, self._current_owner)
+        hold = manager().holds.hold(self._key, self._current_owner)
         if hold.lease.claim.seats != ALL_SEATS:
             raise LockNotHeld(f"rwlock {self.name!r} is held as a reader, not as the writer")
         return hold

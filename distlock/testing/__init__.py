@@ -123,7 +123,7 @@ class IsolatedLocksMixin(unittest.TestCase):
 
 
 def _entered() -> Entered:
-    return {hold: hold.entered for hold in manager.all()}
+    return {hold: hold.entered for hold in manager().all()}
 
 
 def _check_for_leaks(before: Entered, written: WrittenRecords) -> None:
@@ -140,10 +140,10 @@ def _free_again(before: Entered, written: WrittenRecords) -> str:
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
     message = "; ".join(map(_sentence, leaked))
-    for hold in manager.all():
+    for hold in manager().all():
         if hold not in before:
             with suppress(Exception):  # its backend may be down, or closed to this test
-                manager.free(hold)
+                manager().free(hold)
     _free_without_holder()
     written.remove()
     return message
@@ -153,7 +153,7 @@ def _leaked(before: Entered) -> list[Hold]:
     # A named owner's hold that ended was left, or entered again, by another process.
     return [
         hold
-        for hold in manager.all()
+        for hold in manager().all()
         if hold.entered > before.get(hold, 0) and not (hold.named and hold.lost_for_good)
     ]
 
@@ -243,7 +243,7 @@ def _runs_here(made: Collection[Record]) -> bool:
     keys = {record.key for record in made}
     for collect in (lambda: None, gc.collect):  # most of it ends when it is garbage
         collect()
-        kept = manager.all(renewed=True)
+        kept = manager().all(renewed=True)
         alive = [hold for hold in kept if any(one.is_alive() for one in hold.entries)]
         if keys.isdisjoint(held_key(hold.lease.nonce) for hold in alive):
             return False

@@ -118,4 +118,4 @@ def in_line(using, name, lane=""):
     ``lane`` is the key of a named owner, who has one of its own.
     """
     key = LockKey(using, Kind.LOCK, name)
-    return manager.queue.sizes().get((key, lane), 0)
+    return manager().queue.sizes().get((key, lane), 0)

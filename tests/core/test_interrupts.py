@@ -71,7 +71,7 @@ def others_get_it_after_the_transaction(locks):
     """As others_get_it(), when nobody knows the interrupts any more, nor the hooks in their way."""
     locks = list(locks)
     for lock in locks:
-        if (hold := manager.manager.holds.find(lock._key, current_owner())) and hold.entered:
+        if (hold := manager.manager().holds.find(lock._key, current_owner())) and hold.entered:
             lock.release()
         eventually(lambda: not lock.held)  # noqa: B023
     others_get_it(locks)

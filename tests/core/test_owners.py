@@ -76,7 +76,11 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
         for _ in range(50):
             lock.acquire()
         assert (
-            len(manager.holds.hold(LockKey("default", Kind.LOCK, "stock"), current_owner()).entries)
+            len(
+                manager()
+                .holds.hold(LockKey("default", Kind.LOCK, "stock"), current_owner())
+                .entries
+            )
             == 1
         )
         for _ in range(50):

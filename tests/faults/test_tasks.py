@@ -248,7 +248,7 @@ def forsake(using, name):
     lock = Lock(name, using=using)
     lock.acquire()
     loop = asyncio.new_event_loop()
-    manager.forsaken = loop.create_task(Lock(name, using=using).aacquire())
+    manager().forsaken = loop.create_task(Lock(name, using=using).aacquire())
     loop.run_until_complete(stands_in_line(using, name))
     lock.release()
     loop.close()

@@ -3,12 +3,15 @@
 import asyncio
 import signal
 import threading
+from functools import partial
 
 import pytest
 
 from distlock.concurrency import threads
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import NotDone, WorkerThreads
+from tests.contract.forks import forked
 from tests.core.interrupting import interrupted
 
 PATIENCE = 20.0
@@ -199,12 +202,11 @@ def test_an_interrupted_submit_leaves_nothing_behind(monkeypatch):
     assert jobs[0].take() == "lease"
 
 
-def test_the_child_of_a_fork_has_threads_of_its_own():
-    workers = WorkerThreads(1, "test")
-    over = busy(workers)
-    workers.submit(lambda: "waits in line")
-    workers.after_fork_in_child()
-    assert outcome(workers.submit(lambda: "child")) == "child"
+def test_the_child_of_a_fork_has_threads_of_its_own(way):
+    workers = PerProcess(partial(WorkerThreads, 1, "test"))
+    over = busy(workers())
+    workers().submit(lambda: "waits in line")
+    assert forked(lambda: outcome(workers().submit(lambda: "child")), way=way) == "child"
     over.set()
 
 

@@ -24,7 +24,6 @@ import os
 import select
 import socket
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from io import FileIO
@@ -287,7 +286,7 @@ class DatabaseSession(Connection):
         self._readable = select.poll()
         if self._file is not None:
             self._readable.register(self._file, select.POLLIN)
-        _sessions.add(self)
+        fork.current().connections.add(self)
 
     def run_as_engine(self, statement: Statement, limit: float) -> Result:
         """Run a statement as on a connection of the project's own; raises NoSession.
@@ -328,7 +327,7 @@ class DatabaseSession(Connection):
     def close(self) -> None:
         """End the session, quietly, whatever state it is in; the server frees its native locks."""
         self.usable = False
-        _sessions.discard(self)
+        fork.current().connections.discard(self)
         # The driver's own connection first: another engine's close() may give it to a pool.
         raw, self.wrapper.connection = self.wrapper.connection, None
         with contextlib.suppress(Exception):  # it is gone either way
@@ -392,12 +391,4 @@ def _fileno(wrapper: Any) -> int:
         return -1
 
 
-_sessions: weakref.WeakSet[DatabaseSession] = weakref.WeakSet()
 _of_parent: list[DatabaseSession] = []
-
-
-@fork.in_child
-def _leave_sessions_to_parent() -> None:
-    for session in list(_sessions):
-        session.leave_to_parent()
-    _sessions.clear()

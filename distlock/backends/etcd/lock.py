@@ -22,7 +22,6 @@ from distlock.backends.etcd.messages import (
 )
 from distlock.backends.etcd.options import DEFAULTS, EtcdOptions
 from distlock.backends.etcd.store import EtcdStore
-from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import is_named
 from distlock.types.query import LockQuery, Page
@@ -56,11 +55,6 @@ class EtcdBackend(BaseBackend):
         self.options = EtcdOptions(self.settings)
         self.client = EtcdClient(self.options)
         self._store = EtcdStore(self.client)
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing: the leases are the parent's."""
         self._leases = Leases(self.client)
 
     @property
