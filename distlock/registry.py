@@ -83,10 +83,7 @@ ENTRIES = (
         keep=timedelta(),
     ),
     Entry(
-        Kind.EVENT,
-        "events",
-        "distlock.recipes.event.EventDescription",
-        (_("event"), _("events")),
+        Kind.EVENT, "events", "distlock.recipes.event.EventDescription", (_("event"), _("events"))
     ),
     Entry(
         Kind.QUEUE,

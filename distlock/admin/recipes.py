@@ -21,19 +21,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from distlock import audit
 from distlock.admin.actions import ActionForm, perform
-from distlock.admin.panel import (
-    PanelAdmin,
-    known_aliases,
-)
+from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
-from distlock.recipes.description import (
-    Action,
-    Description,
-    Detail,
-    Facts,
-    Ref,
-)
+from distlock.recipes.description import Action, Description, Detail, Facts, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.types.arguments import MAX_NAME, checked_name

@@ -62,8 +62,8 @@ class Cell:
     """One value. None is drawn as a dash, ``hint`` below it in small letters.
 
     ``style`` is the colour of a state: held, expiring, expired, suspended or free. ``code`` is what
-    a terminal shows of a state. ``link`` is the address that it leads to. A confidential text is
-    that of an error, which is drawn only for users who may see such texts.
+    a terminal shows in place of a label. ``link`` is the address that it leads to. A confidential
+    text is that of an error, which is drawn only for users who may see such texts.
     """
 
     value: Any
@@ -349,8 +349,8 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
-    """What ``manage.py locks KIND VERB NAME`` does, with the options of who does it, and why.
+class Operation:
+    """A verb that changes a name; it also takes the options of who does it, and why.
 
     ``propose`` gets the name, and what the options say; it raises Missing if that is not there.
     """
@@ -405,7 +405,7 @@ class Description(ABC, Generic[R]):
     show: ClassVar[str] = "show"
     #: what it says, with the name in place of ``{}``, where nobody is: see is_there()
     missing: ClassVar[str] = ""
-    verbs: ClassVar[Mapping[str, Verb | Listing[Any] | Live]] = {}
+    verbs: ClassVar[Mapping[str, Operation | Listing[Any] | Live]] = {}
     #: what JSON calls a report that is a list
     entries: ClassVar[str] = "entries"
     #: whether ``locks top`` asks for the problems of each name

@@ -20,12 +20,12 @@ from distlock.recipes.description import (
     Listing,
     Missing,
     Offer,
+    Operation,
     Option,
     Proposal,
     Ref,
     Table,
     Text,
-    Verb,
     signature,
     state,
 )
@@ -52,6 +52,10 @@ _WHY = {
 }
 
 
+def _order(info: ElectionInfo) -> Cell:
+    return Cell(_ORDERS[info.order][0], code=info.order)
+
+
 def _candidate(info: ElectionInfo, ref: Ref) -> Candidate | None:
     return next((one for one in info.candidates if one.token == ref.token), None)
 
@@ -65,7 +69,7 @@ def _appoint_facts(info: ElectionInfo, ref: Ref) -> Facts | None:
         (_("Owner"), Cell(candidate.owner, "owner")),
         (_("Leader now"), Cell(info.leader and info.leader.name, "mono")),
         (_("Term"), Cell(info.leader and info.leader.term, "number")),
-        (_("Order"), Cell(_ORDERS[info.order][0])),
+        (_("Order"), _order(info)),
     ]
 
 
@@ -204,7 +208,7 @@ class ElectionDescription(Description[ElectionInfo]):
         (_("Owner"), lambda info: Cell(info.leader and info.leader.owner, "owner")),
         (_("Leads for"), lambda info: Cell(_since(info), "age")),
         (_("Candidates"), lambda info: Cell(len(info.candidates), "number")),
-        (_("Order"), lambda info: Cell(_ORDERS[info.order][0])),
+        (_("Order"), _order),
         (_("Term"), lambda info: Cell(info.leader and info.leader.term, "number")),
     )
     actions = (APPOINT, STEP_DOWN)
@@ -215,12 +219,12 @@ class ElectionDescription(Description[ElectionInfo]):
             _TERM,
             missing="nobody has led in election {}",
         ),
-        "appoint": Verb(
+        "appoint": Operation(
             "Appoint who is to lead next.",
             _propose_appointment,
             (Option("candidate CANDIDATE", "The name of one who stands."),),
         ),
-        "step-down": Verb(
+        "step-down": Operation(
             "Ask the leader of a term to step down. Asks first.",
             _propose_step_down,
             (
@@ -251,7 +255,7 @@ class ElectionDescription(Description[ElectionInfo]):
             (_("Owner"), Cell(leader and leader.owner, "owner")),
             (_("Term"), Cell(leader and leader.term, "number")),
             (_("Leads since"), Cell(_since(report), "moment")),
-            (_("Order"), Cell(_ORDERS[report.order][0])),
+            (_("Order"), _order(report)),
         ]
         if report.appointed:
             facts.append((_("Appointed"), Cell(report.appointed, "mono")))

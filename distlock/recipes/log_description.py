@@ -25,12 +25,12 @@ from distlock.recipes.description import (
     JsonInput,
     Listing,
     Offer,
+    Operation,
     Option,
     Proposal,
     Ref,
     Table,
     Text,
-    Verb,
     facts_of,
     json_line,
     json_lines,
@@ -190,12 +190,12 @@ class ConfigDescription(Description[Value]):
             _VERSION,
             missing=missing,
         ),
-        "rollback": Verb(
+        "rollback": Operation(
             "Set the value to what it was in an earlier version.",
             _propose_rollback,
             (Option("version VERSION", "The version to go back to.", "int"), _IF),
         ),
-        "set": Verb(
+        "set": Operation(
             "Set a value for all processes.",
             _propose_set,
             (Option("value JSON", "The value, as JSON.", "json"), _IF),

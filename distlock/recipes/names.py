@@ -25,15 +25,7 @@ from distlock.concurrency.steps import Steps
 from distlock.concurrency.threads import undo
 from distlock.core.entrant import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
-from distlock.recipes.description import (
-    Cell,
-    Columns,
-    Description,
-    Detail,
-    Ref,
-    Table,
-    some_of,
-)
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name

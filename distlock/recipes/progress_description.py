@@ -19,11 +19,11 @@ from distlock.recipes.description import (
     Live,
     Missing,
     Offer,
+    Operation,
     Option,
     Proposal,
     Ref,
     Text,
-    Verb,
     signature,
     state,
 )
@@ -136,7 +136,7 @@ class ProgressDescription(Description[Report | None]):
     live = True
     verbs: ClassVar = {
         "watch": Live("Show it live, until the work has ended.", _lines),
-        "cancel": Verb(
+        "cancel": Operation(
             "Ask the worker to end. Asks first.",
             _propose_cancel,
             (

@@ -20,11 +20,11 @@ from distlock.recipes.description import (
     Effect,
     Facts,
     Listing,
+    Operation,
     Option,
     Proposal,
     Ref,
     Text,
-    Verb,
     signature,
     some_of,
 )
@@ -266,9 +266,9 @@ def _letters(ref: Ref) -> tuple[QueueItem, ...]:
     return queue.dead(max(queue.info().dead, 1))
 
 
-VERBS: Mapping[str, Verb | Listing[Any]] = {
+OPERATIONS: Mapping[str, Operation | Listing[Any]] = {
     "dead": Listing("List the dead letters.", _letters, _LETTER, nothing="No dead letters."),
-    "retry": Verb(
+    "retry": Operation(
         "Put dead letters back into the queue.",
         _propose_retry,
         (
@@ -282,7 +282,7 @@ VERBS: Mapping[str, Verb | Listing[Any]] = {
         ),
         fills=True,
     ),
-    "release": Verb(
+    "release": Operation(
         "Take an item back from its consumer. Asks first.",
         _propose_release,
         tuple(
@@ -294,13 +294,13 @@ VERBS: Mapping[str, Verb | Listing[Any]] = {
         ),
         asks=True,
     ),
-    "purge": Verb(
+    "purge": Operation(
         "Remove what is ready, or the dead letters. Asks first.",
         _propose_purge,
         (Option("--dead", "The dead letters, in place of what is ready.", "flag"),),
         asks=True,
     ),
-    "resize": Verb(
+    "resize": Operation(
         "Change for all how many items there may be.",
         _propose_resize,
         (Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),),

@@ -29,12 +29,12 @@ from distlock.recipes.queue_actions import (
     ACTIONS,
     ALL,
     MATCHING,
+    OPERATIONS,
     PUT_BACK,
     READY,
     REASON,
     SEARCH_SECONDS,
     SELECTED,
-    VERBS,
     Contents,
     letters_of,
     newest_letter,
@@ -113,7 +113,7 @@ class QueueDescription(Description[QueueInfo]):
         (_("Oldest waits for"), lambda info: Cell(info.oldest, "age")),
     )
     actions = ACTIONS
-    verbs = VERBS
+    verbs = OPERATIONS
     watched = True
 
     def read(self, ref: Ref) -> QueueInfo:
