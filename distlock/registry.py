@@ -83,10 +83,7 @@ ENTRIES = (
         keep=timedelta(),
     ),
     Entry(
-        Kind.EVENT,
-        "events",
-        "distlock.recipes.event.EventDescription",
-        (_("event"), _("events")),
+        Kind.EVENT, "events", "distlock.recipes.event.EventDescription", (_("event"), _("events"))
     ),
     Entry(
         Kind.QUEUE,
@@ -129,3 +126,5 @@ ENTRIES = (
 )
 #: The same by kind.
 BY_KIND = {entry.kind: entry for entry in ENTRIES}
+#: Of those that the sweep clears, for how long it leaves their records.
+KEPT = {entry.kind: entry.keep for entry in ENTRIES if entry.keep is not None}

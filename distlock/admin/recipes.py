@@ -21,19 +21,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from distlock import audit
 from distlock.admin.actions import ActionForm, perform
-from distlock.admin.panel import (
-    PanelAdmin,
-    known_aliases,
-)
+from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
-from distlock.recipes.description import (
-    Action,
-    Description,
-    Detail,
-    Facts,
-    Ref,
-)
+from distlock.recipes.description import Action, Description, Detail, Facts, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.types.arguments import MAX_NAME, checked_name
@@ -233,7 +224,7 @@ class RecipeAdmin(PanelAdmin):
         filled = "confirmed" in request.POST or "preview" in request.POST
         form = ActionForm(action, request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
-            perform(request, self.entry, action, ref, form.cleaned_data)
+            perform(request, self.entry.kind, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
         answer = call_backends([ref.alias], lambda *_: self.describes.read_target(ref))[ref.alias]
         report = answer.value

@@ -241,13 +241,6 @@ def plain(value: object) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def data(value: object) -> str:
-    """Return data for a line of text: JSON, a dash for nothing."""
-    if value is None or value == {}:
-        return NOTHING
-    return escaped(json.dumps(value, ensure_ascii=False))
-
-
 def json_entry(info: LockInfo) -> dict[str, Any]:
     """Return what is known of a lock for JSON; spans are seconds."""
     return {

@@ -26,8 +26,8 @@ from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
+from distlock.registry import BY_KIND
 from distlock.types.lease import (
-    LOCK_KINDS,
     Holder,
     Kind,
     LastHold,
@@ -260,8 +260,8 @@ def _write_others(
 ) -> None:
     """Write what else has the name of a lock, or a name that is like it."""
     for other in namesakes:
-        verb = "get" if other.kind is Kind.CONFIG else "show"
-        line = output.command_line(f"{other.kind} {verb}", other.using, other.name)
+        verb = f"{other.kind} {BY_KIND[other.kind].description.show}"
+        line = output.command_line(verb, other.using, other.name)
         command.stdout.write(f"There is also {other}: {line}")
     if similar:
         command.stdout.write(f"Names that are alike: {', '.join(map(str, similar))}")
@@ -275,10 +275,10 @@ def _known_names(backend: BaseBackend) -> Iterator[KnownName]:
 
 
 def _recipe_names(backend: BaseBackend, beginning: str = "") -> Iterator[KnownName]:
-    """Return the names of elections, queues and the like that begin so."""
-    for kind in Kind:
+    """Return the names of recipes that begin so."""
+    for kind in BY_KIND:
         try:
-            names = [] if kind in LOCK_KINDS else names_of(kind, backend.alias, beginning)
+            names = names_of(kind, backend.alias, beginning)
         except NotSupported:
             return  # it keeps nothing but locks
         yield from (KnownName(name, kind, backend.alias) for name in names)

@@ -62,8 +62,8 @@ class Cell:
     """One value. None is drawn as a dash, ``hint`` below it in small letters.
 
     ``style`` is the colour of a state: held, expiring, expired, suspended or free. ``code`` is what
-    a terminal shows of a state. ``link`` is the address that it leads to. A confidential text is
-    that of an error, which is drawn only for users who may see such texts.
+    a terminal shows in place of a label. ``link`` is the address that it leads to. A confidential
+    text is that of an error, which is drawn only for users who may see such texts.
     """
 
     value: Any
@@ -144,6 +144,10 @@ class Ref:
     def exact(self) -> str:
         """The same for an error."""
         return f"{self.name!r} on {self.alias!r}"
+
+    def of(self, token: int | None, target: str = "") -> Ref:
+        """Return what the name has under a token: a part of it, or all of it."""
+        return Ref(self.alias, self.name, token, target)
 
     def recipe(self, make: Callable[..., T], **options: Any) -> T:
         """Return the recipe of this name."""
@@ -349,8 +353,8 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
-    """What ``manage.py locks KIND VERB NAME`` does, with the options of who does it, and why.
+class Operation:
+    """A verb that changes a name; it also takes the options of who does it, and why.
 
     ``propose`` gets the name, and what the options say; it raises Missing if that is not there.
     """
@@ -361,6 +365,13 @@ class Verb:
     asks: bool = False
     #: whether there may be no room for it
     fills: bool = False
+
+
+def operation(
+    help: str, *options: Option, asks: bool = False, fills: bool = False
+) -> Callable[[Callable[[Ref, dict[str, Any]], Proposal]], Operation]:
+    """Make an Operation of the function that proposes it, as a decorator."""
+    return lambda propose: Operation(help, propose, options, asks, fills)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +416,7 @@ class Description(ABC, Generic[R]):
     show: ClassVar[str] = "show"
     #: what it says, with the name in place of ``{}``, where nobody is: see is_there()
     missing: ClassVar[str] = ""
-    verbs: ClassVar[Mapping[str, Verb | Listing[Any] | Live]] = {}
+    verbs: ClassVar[Mapping[str, Operation | Listing[Any] | Live]] = {}
     #: what JSON calls a report that is a list
     entries: ClassVar[str] = "entries"
     #: whether ``locks top`` asks for the problems of each name

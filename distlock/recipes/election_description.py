@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -25,7 +24,7 @@ from distlock.recipes.description import (
     Ref,
     Table,
     Text,
-    Verb,
+    operation,
     signature,
     state,
 )
@@ -52,6 +51,10 @@ _WHY = {
 }
 
 
+def _order(info: ElectionInfo) -> Cell:
+    return Cell(_ORDERS[info.order][0], code=info.order)
+
+
 def _candidate(info: ElectionInfo, ref: Ref) -> Candidate | None:
     return next((one for one in info.candidates if one.token == ref.token), None)
 
@@ -65,7 +68,7 @@ def _appoint_facts(info: ElectionInfo, ref: Ref) -> Facts | None:
         (_("Owner"), Cell(candidate.owner, "owner")),
         (_("Leader now"), Cell(info.leader and info.leader.name, "mono")),
         (_("Term"), Cell(info.leader and info.leader.term, "number")),
-        (_("Order"), Cell(_ORDERS[info.order][0])),
+        (_("Order"), _order(info)),
     ]
 
 
@@ -172,7 +175,10 @@ _TERM: Columns[Term] = (
 )
 
 
-def _propose_appointment(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Appoint who is to lead next.", Option("candidate CANDIDATE", "The name of one who stands.")
+)
+def _appointing(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, candidate = ref.recipe(Election).info(), options["candidate"]
     named = next((one for one in info.candidates if one.name == candidate), None)
     if named is None:
@@ -180,13 +186,18 @@ def _propose_appointment(ref: Ref, options: dict[str, Any]) -> Proposal:
         raise Missing(f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
     when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
     missing = f"{candidate!r} does not stand in election {ref.exact}"
-    ref = replace(ref, token=named.token, target=candidate)
+    ref = ref.of(named.token, candidate)
     return Proposal(ref, _appoint, f"%(target)s {when}.", missing=missing)
 
 
-def _propose_step_down(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Ask the leader of a term to step down. Asks first.",
+    Option("--term", "That of the leader, as `election show` prints it.", "whole", required=True),
+    asks=True,
+)
+def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, term = ref.recipe(Election).info(), options["term"]
-    ref = replace(ref, token=term, target=info.leader.name if info.leader else "")
+    ref = ref.of(term, info.leader.name if info.leader else "")
     missing = f"nobody leads election {ref.exact} under term {term}"
     return STEP_DOWN.proposal(info, ref, "Asked to step down.", missing, "Ask it to step down?")
 
@@ -204,7 +215,7 @@ class ElectionDescription(Description[ElectionInfo]):
         (_("Owner"), lambda info: Cell(info.leader and info.leader.owner, "owner")),
         (_("Leads for"), lambda info: Cell(_since(info), "age")),
         (_("Candidates"), lambda info: Cell(len(info.candidates), "number")),
-        (_("Order"), lambda info: Cell(_ORDERS[info.order][0])),
+        (_("Order"), _order),
         (_("Term"), lambda info: Cell(info.leader and info.leader.term, "number")),
     )
     actions = (APPOINT, STEP_DOWN)
@@ -215,24 +226,8 @@ class ElectionDescription(Description[ElectionInfo]):
             _TERM,
             missing="nobody has led in election {}",
         ),
-        "appoint": Verb(
-            "Appoint who is to lead next.",
-            _propose_appointment,
-            (Option("candidate CANDIDATE", "The name of one who stands."),),
-        ),
-        "step-down": Verb(
-            "Ask the leader of a term to step down. Asks first.",
-            _propose_step_down,
-            (
-                Option(
-                    "--term",
-                    "That of the leader, as `election show` prints it.",
-                    "whole",
-                    required=True,
-                ),
-            ),
-            asks=True,
-        ),
+        "appoint": _appointing,
+        "step-down": _stepping_down,
     }
 
     def read(self, ref: Ref) -> ElectionInfo:
@@ -251,19 +246,19 @@ class ElectionDescription(Description[ElectionInfo]):
             (_("Owner"), Cell(leader and leader.owner, "owner")),
             (_("Term"), Cell(leader and leader.term, "number")),
             (_("Leads since"), Cell(_since(report), "moment")),
-            (_("Order"), Cell(_ORDERS[report.order][0])),
+            (_("Order"), _order(report)),
         ]
         if report.appointed:
             facts.append((_("Appointed"), Cell(report.appointed, "mono")))
         offers = []
         if leader is not None and leader.term is not None:
-            led = replace(ref, token=leader.term, target=leader.name)
+            led = ref.of(leader.term, leader.name)
             offers = [Offer("step-down", _("Ask to step down…"), led, danger=True)]
 
         def appoint(candidate: Candidate) -> list[Offer]:
             if candidate.term is not None or candidate.token is None:
                 return []
-            meant = replace(ref, token=candidate.token, target=candidate.name)
+            meant = ref.of(candidate.token, candidate.name)
             return [Offer("appoint", _("Appoint…"), meant, named=candidate.name)]
 
         # The appointed candidate is listed before the leader, although it leads only later.

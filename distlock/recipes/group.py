@@ -30,15 +30,7 @@ from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.recipes.description import (
-    Cell,
-    Columns,
-    Description,
-    Detail,
-    Ref,
-    Table,
-    some_of,
-)
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of

@@ -26,15 +26,7 @@ from distlock.concurrency.threads import undo
 from distlock.core.blocks import twins
 from distlock.core.hold import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
-from distlock.recipes.description import (
-    Cell,
-    Columns,
-    Description,
-    Detail,
-    Ref,
-    Table,
-    some_of,
-)
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
