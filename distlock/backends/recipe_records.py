@@ -47,6 +47,9 @@ from distlock.types.lease import Claim, Kind, Lease, LockKey
 REPORT = "report"
 #: The record that says how things stand among those who are at a barrier.
 GENERATION = "generation"
+#: What the key of a record begins with that says what a process has changed last, see
+#: Recipe._change_once(). It keeps nothing from being forgotten.
+ANSWER = "a/"
 
 
 def _nothing(claim: Claim) -> Sequence[Change]:
@@ -62,7 +65,8 @@ class Plan:
     - ``members``: what the record of each new member says; without any they are refused.
     - ``member_changes``: returns further changes that name the claim of a member that joins or
       leaves.
-    - ``member_records``: values by key of other records that are to vanish with its session.
+    - ``member_records``: values by key of other records that are to vanish with its session;
+      without new members, with that of the process.
     """
 
     changes: Sequence[Change] = ()
@@ -168,7 +172,7 @@ class RecipeRecords:
     ) -> Done | None:
         """Make the changes of a plan; None if others were faster."""
         changes, conditions, sent_at = [*plan.changes], [*plan.conditions], clock()
-        sessions = []
+        sessions, own = [], None
         try:
             for claim, data in zip(claims, plan.members, strict=False):
                 session = self._requests.session_for(claim, deadline)
@@ -177,9 +181,14 @@ class RecipeRecords:
                 changes += plan.records(claim, data, session.id)
                 # A claim that is cancelled meanwhile is bound to no session any more.
                 conditions.append(Absent(cancelled_key(claim.nonce)))
+            if plan.member_records and not claims:
+                own = self._requests.process_session(deadline)
+                changes += [Put(key, said, own.id) for key, said in plan.member_records.items()]
             revision = self._store.apply(directory, changes, conditions, deadline)
         except SessionEnded:
-            if not sessions:
+            if own is not None:
+                self._requests.drop_process_session(own)
+            elif not sessions:
                 raise
             for claim, session in sessions:
                 self._requests.drop_session(claim, session)
@@ -261,9 +270,13 @@ class RecipeRecords:
         for kind, kept in KEPT.items():
             for directory in self._store.directories(LockKey(self._alias, kind, "").directory):
                 found = self._store.read(directory)
-                records, now = found.records.values(), time_of(found)
-                if any(record.session for record in records):
-                    continue  # somebody is there
+                keys, now = (
+                    [key for key in found.records if not key.startswith(ANSWER)],
+                    time_of(found),
+                )
+                records = [found.records[key] for key in keys]
+                if any(record.session or record.value.get("in_use") for record in records):
+                    continue  # somebody is there, or will come
                 if not kept or all(now - put_when(record, found) > kept for record in records):
                     self._clear(found)
 

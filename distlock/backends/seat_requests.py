@@ -304,6 +304,14 @@ class SeatRequests:
         self._session.drop(session)
         self.sessions.pop(claim.nonce, None)
 
+    def process_session(self, deadline: float | None) -> Session:
+        """Return the session of the process; more than half of a lease is left of it."""
+        return self._session.get(deadline)
+
+    def drop_process_session(self, session: Session) -> None:
+        """Note that it has ended."""
+        self._session.drop(session)
+
     def shares_session(self, claim: Claim) -> bool:
         """Return whether the seats of a claim are bound to the session of the process."""
         shared = self._shared_lease

@@ -29,7 +29,9 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.recipes.progress import Progress
+from distlock.recipes.rate_limiter import RateLimiter
 from distlock.run_under import busy_error, lock_or_slot, run_under
+from distlock.types.arguments import checked_rate
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner
 
@@ -97,6 +99,14 @@ class TaskExecution(RunningTask):
     def under_lock(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Take the task's lock, call the body, leave the lock; see run()."""
         self.begun = True
+        try:
+            return self._under_lock(body, args, kwargs)
+        except Skipped:
+            return self.task.locking.busy_result
+
+    def _under_lock(
+        self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         options = self.task.locking
         if self.task.lock_name is None:
             return self._start(body, args, kwargs)
@@ -127,17 +137,19 @@ class TaskExecution(RunningTask):
                 return self._start(body, args, kwargs)
 
             acquire, leave_failed = partial(self._acquire, lock), partial(self._leave_failed, lock)
-            try:
-                return run_under(lock, acquire, locked_body, leave_failed)
-            except Skipped:
-                return options.busy_result
+            return run_under(lock, acquire, locked_body, leave_failed)
 
     def _start(
         self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call the body, and report how far it is if that is wanted."""
-        self._start_queue_lock()
+        """Call the body, once the rate allows it; report how far it is if that is wanted."""
         task = self.task
+        if task.locking.rate is not None:
+            name = task.name if task.limiter_name is None else task.limiter_name(args, kwargs)
+            alias = backend_of(task.name, "using", task.locking.using).alias
+            rate = checked_rate("rate", task.locking.rate)
+            self._acquire(RateLimiter(name, *rate, using=alias))
+        self._start_queue_lock()
         if task.locking.progress is None:
             return body(*args, **kwargs)
         name = str(self) if task.progress_name is None else task.progress_name(args, kwargs)
@@ -156,17 +168,20 @@ class TaskExecution(RunningTask):
 
     # The lock
 
-    def _acquire(self, lock: BaseLock) -> None:
-        """Take the lock; raise Skipped, Retry, LockBusy, LockUnavailable or ValueNotAgreed."""
+    def _acquire(self, lock: BaseLock | RateLimiter) -> None:
+        """Take the lock, or a permit.
+
+        Raises Skipped, Retry, LockBusy, LockUnavailable or ValueNotAgreed.
+        """
         options = self.task.locking
         seconds = options.patience(self._requeueable)
         try:
-            if lock.acquire(seconds is not None, seconds):
+            if lock.acquire(blocking=seconds is not None, timeout=seconds):
                 return
         except (LockUnavailable, ValueNotAgreed) as error:
             self._requeue_unavailable(lock, error)
             raise
-        busy = busy_error(lock)
+        busy = lock.busy() if isinstance(lock, RateLimiter) else busy_error(lock)
         if options.on_busy == "retry" and self._requeueable:
             self._requeue_busy(busy)
         if options.on_busy != "skip":
@@ -195,8 +210,10 @@ class TaskExecution(RunningTask):
         self._event("task-busy", reason=str(busy), times=times)
         self._requeue(busy, times, replace(self.header, busy=times, unavailable=0))
 
-    def _requeue_unavailable(self, lock: BaseLock, error: LockUnavailable | ValueNotAgreed) -> None:
-        """Requeue a task that could not ask for its lock, unless it is to fail now.
+    def _requeue_unavailable(
+        self, lock: BaseLock | RateLimiter, error: LockUnavailable | ValueNotAgreed
+    ) -> None:
+        """Requeue a task that could not ask for its lock, or a permit, unless it is to fail now.
 
         The backend did not answer, or others use another number of slots, as during a deploy.
         """
@@ -208,7 +225,8 @@ class TaskExecution(RunningTask):
             return
         reason = str(error)
         if isinstance(error, LockUnavailable):
-            where = f"{options.kind} {lock.name!r} on {lock.using!r}"
+            kind = lock.kind if isinstance(lock, RateLimiter) else options.kind
+            where = f"{kind} {lock.name!r} on {lock.using!r}"
             reason = f"{where} cannot be asked for: {error}"
         self._event("task-unavailable", reason=reason, times=times)
         self._requeue(type(error)(reason), times, replace(self.header, unavailable=times))

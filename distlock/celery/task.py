@@ -21,6 +21,7 @@ from distlock.celery.messages import publish, running_task
 from distlock.celery.task_options import (
     NAMES,
     OF_LOCK,
+    OF_RATE,
     OnQueued,
     OnUnavailable,
     ReceivedArguments,
@@ -55,6 +56,7 @@ _OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew"}
 #: The options that name something, the attributes that have the name for a call, and how it begins.
 _NAMED = (
     ("lock", "lock_name", ""),
+    ("rate_name", "limiter_name", ""),
     ("queueing_lock", "queueing_name", PREFIX),
     ("progress", "progress_name", ""),
 )
@@ -126,8 +128,10 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
 
     #: the options, checked
     locking: ClassVar[TaskOptions] = TaskOptions()
-    #: how the two locks, and the progress, are named for a call; None where there is no such name
+    #: How the two locks, the rate limiter and the progress are named for a call; None where there
+    #: is no such name.
     lock_name: ClassVar[CallName | None] = None
+    limiter_name: ClassVar[CallName | None] = None
     queueing_name: ClassVar[CallName | None] = None
     progress_name: ClassVar[CallName | None] = None
 
@@ -173,7 +177,7 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
             else:
                 setattr(cls, attribute, CallName(template, body, what, prefix, received))
         locking = cls.locking
-        if (locking.queueing_lock, locking.slots, locking.progress) != (None, None, None):
+        if {locking.queueing_lock, locking.slots, locking.rate, locking.progress} != {None}:
             declare(task, locking)
 
     @property
@@ -297,6 +301,8 @@ def locked_task(
     on_lost: OnLost | Terminate | None = _OF_BASE,
     release: Release | None = _OF_BASE,
     using: str = _OF_BASE,
+    rate: str | None = _OF_BASE,
+    rate_name: Template | None = _OF_BASE,
     progress: Template | Literal[True] | None = _OF_BASE,
     queueing_lock: Template | None = _OF_BASE,
     until: Until = _OF_BASE,
@@ -308,7 +314,7 @@ def locked_task(
 ) -> TaskMaker[Bind]:
     """Make a ``shared_task`` that runs under a lock or a semaphore, or is queued under a lock.
 
-    It may also report how far it is, see ``progress``.
+    It may also run at most so often, see ``rate``, and report how far it is, see ``progress``.
 
     Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
     tasks. What is not given is as ``base`` has it.
@@ -344,10 +350,11 @@ def _make_task(
     # Celery makes the task's class later, for each app. Making one now finds what is wrong.
     run = function if bind else staticmethod(function)
     checked: Any = type(name, (base,), {**given, "name": name, "run": run})
-    if all(getattr(checked.locking, option) is None for option, *_ in _NAMED):
-        raise TypeError(f"task {name}: give it lock=, queueing_lock=, progress=, or several")
+    if all(getattr(checked.locking, option) is None for option in (*OF_LOCK, "progress")):
+        raise TypeError(f"task {name}: give it lock=, rate=, queueing_lock=, progress=, or several")
     for option, others in OF_LOCK.items():
         for other in others:
-            if other in given and getattr(checked.locking, option) is None:
-                raise TypeError(f"task {name}: {other} has no meaning without {option}")
+            of = (option, "rate") if other in OF_RATE else (option,)
+            if other in given and all(getattr(checked.locking, each) is None for each in of):
+                raise TypeError(f"task {name}: {other} has no meaning without {' or '.join(of)}")
     return shared_task(bind=bind, base=base, **given, **options)(function)

@@ -36,6 +36,7 @@ from distlock.types.arguments import (
     Release,
     checked_callback,
     checked_choice,
+    checked_rate,
     checked_release,
     checked_seconds,
 )
@@ -81,7 +82,8 @@ def _checked_on_lost(option: str, value: object) -> None:
 
 #: What checks an option that is not as it is by default.
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("lock", "queueing_lock", "progress"), _checked_template),
+    **dict.fromkeys(("lock", "rate_name", "queueing_lock", "progress"), _checked_template),
+    "rate": checked_rate,
     **dict.fromkeys(("timeout", "lease", "at_least", "queueing_ttl"), checked_seconds),
     **dict.fromkeys(("busy_delay", "busy_delay_max", "unavailable_timeout"), checked_seconds),
     **dict.fromkeys(("using", "queueing_using"), _checked_alias),
@@ -126,6 +128,13 @@ class TaskOptions:
     - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
 
+    How often the task runs, with or without a lock:
+
+    - ``rate``: at most so many runs in any such time, over all workers: "30/m", "5/s", "100/h",
+      "10/30s". Each takes a permit of a ``RateLimiter`` before it begins. ``on_busy`` and all that
+      follows it up to ``unavailable_timeout`` say what becomes of a run that gets none.
+    - ``rate_name``: the name of the limiter, as of ``lock``; by default that of the task.
+
     How far the task is, with or without a lock:
 
     - ``progress``: the name of the ``Progress`` under which it reports, as of ``lock``; or True,
@@ -159,6 +168,8 @@ class TaskOptions:
     on_lost: OnLost | Terminate | None = None
     release: Release | None = None
     using: str = DEFAULT_ALIAS
+    rate: str | None = None
+    rate_name: Template | None = None
     progress: Template | Literal[True] | None = None
     queueing_lock: Template | None = None
     until: Until = "started"
@@ -208,8 +219,11 @@ NAMES = tuple(field.name for field in fields(TaskOptions))
 #: The options that say more of a lock, by the option that gives its name, which they follow above.
 OF_LOCK = {
     "lock": NAMES[NAMES.index("lock") + 1 : NAMES.index("using")],
+    "rate": ("rate_name",),
     "queueing_lock": NAMES[NAMES.index("queueing_lock") + 1 :],
 }
+#: those of a lock that are also of a rate
+OF_RATE = NAMES[NAMES.index("on_busy") : NAMES.index("lease")]
 
 
 def backend_of(task: str, option: str, alias: str) -> BaseBackend:
@@ -251,7 +265,7 @@ def _refuse_unsupported(task: str, locking: TaskOptions) -> None:
     """Raise NotSupported if a backend of the task cannot do what is asked of it."""
     if locking.queueing_lock is not None:
         queueing_backend(task, locking)
-    for option in ("slots", "progress"):  # these need a backend that keeps records
+    for option in ("slots", "rate", "progress"):  # these need a backend that keeps records
         if (value := getattr(locking, option)) is not None:
             try:
                 _ = backend_of(task, "using", locking.using).store

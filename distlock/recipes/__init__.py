@@ -4,6 +4,9 @@ shared      Semaphore: at most so many at a time; RWLock: many readers, or one w
             a lock, or a slot of a semaphore, for tasks and commands
 barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
+latch       CountDownLatch: wait until something has happened so many times
+counter     Counter: a number that all processes add to, exactly
+rate_limiter  RateLimiter: at most so many permits in any period
 log         Config: one value in all processes, with versions; Topic: messages that every
             subscriber gets, in order
 following   what changes in the directory of a recipe, look by look
@@ -39,10 +42,12 @@ from distlock.core.base_lock import BaseLock
 from distlock.lock import Lock
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
+from distlock.recipes.counter import Counter, CounterInfo
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.group import Change, Group, Member
+from distlock.recipes.latch import CountDownLatch, LatchInfo
 from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
@@ -50,6 +55,7 @@ from distlock.recipes.progress import Progress, atrack, track
 from distlock.recipes.queue import Mailbox, Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.queue_operations import ItemInfo, ItemPage
+from distlock.recipes.rate_limiter import RateInfo, RateLimiter
 from distlock.recipes.report import Report, bar
 from distlock.recipes.shared import RWLock, Semaphore
 from distlock.types.lease import Kind, LockInfo
@@ -61,6 +67,9 @@ __all__ = [
     "Candidate",
     "Change",
     "Config",
+    "CountDownLatch",
+    "Counter",
+    "CounterInfo",
     "Delivery",
     "DeliveryInfo",
     "DoubleBarrier",
@@ -71,6 +80,7 @@ __all__ = [
     "Group",
     "ItemInfo",
     "ItemPage",
+    "LatchInfo",
     "Mailbox",
     "Member",
     "Message",
@@ -81,6 +91,8 @@ __all__ = [
     "QueueInfo",
     "QueueItem",
     "RWLock",
+    "RateInfo",
+    "RateLimiter",
     "Registration",
     "Report",
     "Semaphore",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,9 +13,17 @@ from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock import audit
-from distlock.backends.recipe_records import Decide
+from distlock.backends.recipe_records import ANSWER, Decide, Plan
 from distlock.backends.shared import SharedBackend, shared_locks
-from distlock.backends.store import MAX_VALUE, KeyRange, Put, RecordStore, Snapshot, TooLarge
+from distlock.backends.store import (
+    MAX_VALUE,
+    KeyRange,
+    Put,
+    Record,
+    RecordStore,
+    Snapshot,
+    TooLarge,
+)
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -24,7 +33,8 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.blocks import add_leave_error
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
-from distlock.types.lease import Kind, LockKey
+from distlock.types.lease import Kind, LockKey, new_nonce
+from distlock.types.owners import new_owner
 from distlock.types.values import check_value, plain, shortened
 
 P = ParamSpec("P")
@@ -102,6 +112,55 @@ class Recipe:
         change = partial(self._backend.records.change, self._directory, decide, read=read)
         return self._ask(change, deadline)
 
+    def _change_once(
+        self, key: str, become: Callable[[Record | None], tuple[Any, Any] | None]
+    ) -> Steps[Any]:
+        """Change a record exactly once, also if an answer is lost; return the result.
+
+        ``become`` returns what the record is to say, and the result; None changes nothing. It is
+        called again if others were faster.
+
+        Beside the record the change puts one that says which change it was, bound to the session of
+        the process: after a lost answer that tells whether it was made. LockUnavailable with
+        ``maybe_applied`` if nobody could be asked for half a lease, as it may be gone by then.
+        """
+        change, number, doubt, is_over = new_nonce(), _take_number(), False, False
+        answer = f"{ANSWER}{new_owner().key.partition(':')[0]}:{number}"
+        until = clock() + self._backend.settings.lease / 2
+
+        def decide(found: Snapshot) -> Plan:
+            if (
+                is_over
+            ):  # a call that was given up goes on, and the answer may be that of another one
+                return Plan()
+            told = found.records.get(answer)
+            if told is not None and told.value["change"] == change:
+                return Plan(result=told.value["result"])
+            if doubt and clock() >= until:
+                raise LockUnavailable(f"{self!r}: whether a change was made is not known any more")
+            if (new := become(found.records.get(key))) is None:
+                return Plan()
+            value, result = new
+            said = {"change": change, "result": result}
+            return Plan(
+                [Put(key, value)], [found.unchanged(key)], result, member_records={answer: said}
+            )
+
+        def is_in_doubt(error: LockUnavailable) -> bool:
+            nonlocal doubt
+            doubt = doubt or error.maybe_applied
+            return doubt
+
+        try:
+            ask = partial(self._change, decide, keys=[key, answer])
+            return (yield from self._patiently(ask, until, is_in_doubt)).result
+        except LockUnavailable as error:
+            error.maybe_applied = doubt
+            raise
+        finally:
+            is_over = True
+            _free_numbers.append(number)
+
     def _record(self, action: str, text: str, reason: str, who: str) -> None:
         """Write to the audit log what somebody did to this; a task does not wait for that."""
         audit.record(self._key, action, text, reason=reason, who=who)
@@ -130,12 +189,13 @@ class Recipe:
     ) -> Steps[T | None]:
         """Return what ``look`` returns as soon as that is not None; None at the deadline.
 
-        It looks whenever the directory changes, or with ``key`` when that record changes; and now
-        and then. Raises LockUnavailable if the backend does not answer by the deadline, and without
-        one if it does not for the length of a lease.
+        It looks whenever the directory changes, or with ``key`` at that record only, when that
+        changes; and now and then. Raises LockUnavailable if the backend does not answer by the
+        deadline, and without one if it does not for the length of a lease.
         """
+        read = partial(self._read, keys=None if key is None else [key])
         while True:
-            snapshot: Snapshot = yield from self._patiently(self._read, deadline)
+            snapshot: Snapshot = yield from self._patiently(read, deadline)
             found = look(snapshot)
             if found is not None or (deadline is not None and clock() >= deadline):
                 return found
@@ -159,17 +219,24 @@ class Recipe:
             for one in hints:
                 one.abandon()
 
-    def _patiently(self, ask: Callable[[float | None], Call], deadline: float | None) -> Steps[Any]:
+    def _patiently(
+        self,
+        ask: Callable[[float | None], Call],
+        deadline: float | None,
+        asks_again: Callable[[LockUnavailable], bool] = lambda error: True,
+    ) -> Steps[Any]:
         """Return the result of a step that does no harm twice.
 
-        LockUnavailable if there is none by the deadline, or without one for the length of a lease.
+        LockUnavailable if there is none by the deadline, or without one for the length of a lease;
+        and at once if ``asks_again`` says so of it.
         """
         gives_up = clock() + self._backend.settings.lease if deadline is None else deadline
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 return (yield ask(deadline))
             except LockUnavailable as error:
-                if isinstance(error, NotPermitted) or clock() + pause >= gives_up:
+                again = asks_again(error) and not isinstance(error, NotPermitted)
+                if not again or clock() + pause >= gives_up:
                     raise
             yield Sleep(pause)
         raise AssertionError("backoff() goes on for ever")
@@ -231,6 +298,18 @@ class Block(ABC):
         if isinstance(error, GeneratorExit):
             run_soon(self._exiting(error))
         return isinstance(error, GeneratorExit)
+
+
+#: The numbers of changes that go on in this process, see Recipe._change_once(): those to use again.
+_numbers, _free_numbers = itertools.count(), list[int]()
+
+
+def _take_number() -> int:
+    """Return a number that no other change of this process has now."""
+    try:
+        return _free_numbers.pop()
+    except IndexError:
+        return next(_numbers)
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import threading
 import unicodedata
 from collections.abc import Mapping
@@ -27,6 +28,13 @@ Release = Literal["now", "commit"]
 
 #: What becomes of who finds a lock busy: it waits, it gets LockBusy, or it does without.
 OnBusy = Literal["wait", "raise", "skip"]
+
+#: Seconds, a week: a sweep forgets rate limiters that nobody has used for longer.
+LONGEST_PERIOD = 7 * 86400
+
+#: A rate such as 30/m or 10/30s, and the seconds of its units.
+_RATE = re.compile(r"([0-9]{1,10})/([0-9]{0,9})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 #: Control characters, and halves of surrogate pairs, which no database can store.
 _REFUSED = frozenset({"Cc", "Cs"})
@@ -138,6 +146,33 @@ def checked_seconds(argument: str, value: object) -> float:
         raise ValueError(f"{argument} must be finite and greater than 0, got {value!r}")
     if seconds > LONGEST_LEASE:
         raise ValueError(f"{argument} must be at most {LONGEST_LEASE} seconds, got {value!r}")
+    return seconds
+
+
+def checked_rate(argument: str, value: object) -> tuple[int, float]:
+    """Return how many in how many seconds: 30 and 60.0 for "30/m", 10 and 30.0 for "10/30s".
+
+    TypeError or ValueError for what is no rate.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a text like '30/m', not {value!r}")
+    match = _RATE.fullmatch(value)
+    permits, periods = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
+    if match is None or not permits or not periods:
+        raise ValueError(
+            f"{argument} must be a number, a slash and s, m, h or d, as in '30/m' or '10/30s',"
+            f" not {value!r}"
+        )
+    said = f"{argument}={value!r}"
+    period = checked_period(f"{said}: period", periods * _SECONDS[match[3]])
+    return checked_count(f"{said}: permits", permits), period
+
+
+def checked_period(argument: str, value: object) -> float:
+    """Return the seconds in which there are so many; TypeError or ValueError for others."""
+    seconds = checked_seconds(argument, value)
+    if seconds > LONGEST_PERIOD:
+        raise ValueError(f"{argument} must be at most {LONGEST_PERIOD} seconds, got {value!r}")
     return seconds
 
 

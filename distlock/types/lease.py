@@ -42,6 +42,9 @@ class Kind(StrEnum):
     TOPIC = "topic"
     NAMES = "names"
     PROGRESS = "progress"
+    RATE_LIMITER = "rate-limiter"
+    LATCH = "latch"
+    COUNTER = "counter"
 
 
 #: the kinds that are held as a lock is

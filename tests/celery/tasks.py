@@ -198,6 +198,10 @@ def tasks_of(using):
     def slot_wait(self, key, number):
         return act(self, key, number=number)
 
+    @task("rated", rate="2/2s", rate_name="{key}", busy_delay=0.2, busy_delay_max=0.5)
+    def rated(self, key, number):
+        return number, time.time()
+
     @task("slot_skip", lock="{key}", slots=2, on_busy="skip")
     def slot_skip(self, key):
         return act(self, key)

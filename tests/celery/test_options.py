@@ -6,7 +6,7 @@ from celery import Celery
 from distlock.celery import LockedTask, locked_task
 
 WRONG = [
-    (TypeError, {}, "give it lock=, queueing_lock=, progress=, or several"),
+    (TypeError, {}, "give it lock=, rate=, queueing_lock=, progress=, or several"),
     (ValueError, {"lock": "a:{acount}"}, r"lock='a:{acount}'.*'acount'.* are: account"),
     (ValueError, {"queueing_lock": "a:{x}"}, r"queueing_lock='a:{x}'.*'x'"),
     (TypeError, {"lock": 7}, "lock must be a name or a function that returns one, not 7"),
@@ -34,10 +34,18 @@ WRONG = [
     (ValueError, {"queueing_lock": "a", "on_queued": "x"}, "on_queued must be .*, not 'x'"),
     (ValueError, {"queueing_lock": "a", "queueing_ttl": 0}, "queueing_ttl must be .*, got 0"),
     (ValueError, {"queueing_lock": "a", "queueing_ttl": 2e9}, "queueing_ttl must be at most .*"),
+    (TypeError, {"rate": 30}, "rate must be a text like '30/m', not 30"),
+    (ValueError, {"rate": "30/x"}, "rate must be a number, a slash and s, m, h or d.* not '30/x'"),
+    (ValueError, {"rate": "0/m"}, "rate must be a number, a slash .*, not '0/m'"),
+    (ValueError, {"rate": "1/0s"}, "rate must be a number, a slash .*, not '1/0s'"),
+    (ValueError, {"rate": "1/8d"}, "rate='1/8d': period must be at most 604800 .*, got 691200"),
+    (ValueError, {"rate": "1/s", "rate_name": "a:{x}"}, r"rate_name='a:{x}'.*'x'"),
     (TypeError, {"lock": "a", "base": dict}, "base must be a subclass of LockedTask, not .*dict"),
     (TypeError, {"lock": "a", "until": "finished"}, "until has no meaning without queueing_lock"),
     (TypeError, {"queueing_lock": "a", "on_busy": "skip"}, "on_busy has no meaning without lock"),
     (TypeError, {"queueing_lock": "a", "slots": 3}, "slots has no meaning without lock"),
+    (TypeError, {"rate": "1/s", "slots": 3}, "slots has no meaning without lock"),
+    (TypeError, {"lock": "a", "rate_name": "b"}, "rate_name has no meaning without rate"),
 ]  # fmt: skip
 
 
@@ -72,7 +80,7 @@ def app():
     app.close()
 
 
-@pytest.mark.parametrize(("error", "options", "says"), WRONG[1:-4])
+@pytest.mark.parametrize(("error", "options", "says"), WRONG[1:-6])
 def test_of_a_task_with_the_base_class(app, error, options, says):
     with pytest.raises(error, match=rf"task shop\.report: {says}"):
         made(app, report, lazy=False, **options)

@@ -12,7 +12,17 @@ from distlock.celery import LockedResult, LockedTask, locked_task
 from distlock.commands import LockedCommand
 from distlock.fencing import FencedModel, FencedQuerySet
 from distlock.middleware import LockErrorMiddleware, error_response
-from distlock.recipes import Config, MultiLock, Queue, RWLock, Semaphore, Value
+from distlock.recipes import (
+    Config,
+    CountDownLatch,
+    Counter,
+    MultiLock,
+    Queue,
+    RateLimiter,
+    RWLock,
+    Semaphore,
+    Value,
+)
 from distlock.signals import lock_lost
 from distlock.types.lease import Lease, LockInfo, State, SweepResult
 from distlock.views import leads, ready
@@ -90,6 +100,25 @@ def nightly() -> str:
     return "done"
 
 
+@RateLimiter("sms:{country}", 30, 60, on_busy="skip")
+async def remind(country: str) -> int:
+    return len(country)
+
+
+async def counts(limiter: RateLimiter, latch: CountDownLatch, counter: Counter) -> None:
+    assert_type(limiter.acquire(2, timeout=3), bool)
+    assert_type(await limiter.aacquire(blocking=False), bool)
+    with limiter.attempt() as acquired:
+        assert_type(acquired, bool)
+    async with limiter:
+        assert_type(await remind("nz"), int)
+    assert_type(latch.count_down(2), int)
+    assert_type(await latch.await_(3), bool)
+    assert_type(counter.add(), int)
+    assert_type(await counter.aget(), int)
+    assert_type(counter.value, int)
+
+
 async def attempts(lock: Lock) -> None:
     with lock.attempt() as acquired:
         assert_type(acquired, bool)
@@ -163,6 +192,10 @@ def write_bound(self: LockedTask, account_id: int) -> str:
 def mail(self: LockedTask, shop: str) -> int:
     assert_type(self.lock.held, bool)
     return self.lock.token
+
+
+@locked_task(rate="30/m", rate_name="sms:{country}", on_busy="skip")
+def send_sms(country: str) -> None: ...
 
 
 @locked_task(lock="mail:{shop}", slots="agreed")

@@ -193,7 +193,7 @@ class DatabaseStore(RecordStore):
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
         """See RecordStore.open_session(). Raises NotSupported as apply() does."""
         self._runner.refuse_in_transaction(
-            "groups, elections, names, semaphores and read/write locks"
+            "counters, latches, groups, elections, names, semaphores and read/write locks"
         )
         name, sent_at = os.urandom(16).hex(), clock()
         self._runner.work(lambda db: db.ask(self._sql.open_session(name, seconds)), deadline)
