@@ -66,7 +66,7 @@ def test_what_was_left_behind_is_free_when_its_lease_ends(in_work):
 def test_it_is_logged_once_with_the_line_where_it_was_acquired(in_work, errors):
     in_work(take_for_short)
     eventually(lambda: in_work(tries))
-    (line,) = [line for line in errors() if LEFT in line]
+    (line,) = eventually(lambda: [line for line in errors() if LEFT in line])
     assert re.search(r"acquired at core/pieces_of_work\.py:\d+", line)
 
 
@@ -109,7 +109,8 @@ def test_a_piece_of_work_enters_again_by_any_lock_object(in_work):
 def test_a_named_owner_outlives_its_piece_of_work(in_work, errors):
     in_work(lambda: Lock("stock", owner="order-1").acquire())
     in_work(Lock("stock", owner="order-1").release)
-    assert errors() == []
+    # Between the two it is not renewed, which is logged if a renewal is due just then.
+    assert [line for line in errors() if "it is not renewed any more" not in line] == []
 
 
 def test_a_hold_without_renewal_outlives_its_piece_of_work(in_work, errors):
