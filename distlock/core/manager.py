@@ -171,7 +171,7 @@ class LockManager:
         """
         backend, due, ahead = request.backend, request.answer_due, self.queue.first(request.key)
         looking = partial(backend.is_held, request.claim)
-        while not self._is_held_here(request.key):
+        while (hold := self.holder(request.key)) is None or hold.lost_for_good:
             if (yield Call(looking, due, executor=backend.calls)):
                 break
             if self.queue.first(request.key) != ahead:
@@ -182,11 +182,6 @@ class LockManager:
                 )
             yield Sleep(_PAUSE)
         return True
-
-    def _is_held_here(self, key: LockKey) -> bool:
-        """Return whether another thread or task of this process, the first in line, holds it."""
-        hold = self.holder(key)
-        return hold is not None and not hold.lost_for_good
 
     def _fail(self, request: AcquireRequest, queue: LocalQueue, error: BaseException) -> None:
         """Leave nothing behind of a request that ended with an error."""
