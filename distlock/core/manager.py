@@ -288,13 +288,10 @@ class LockManager:
         """Return what this process holds, by what it knows."""
         return [hold for hold in self.all() if not hold.lost_for_good]
 
-    def all(self, *, renewed: bool = False) -> list[Hold]:
-        """Return all holds, those included that were lost and have not been left.
-
-        ``renewed``: instead all leases that are kept alive, with those that nobody enters.
-        """
+    def all(self) -> list[Hold]:
+        """Return all holds, those included that were lost and have not been left."""
         fork.ensure_reset()
-        return self.renewer.renewed() if renewed else self.holds.all()
+        return self.holds.all()
 
     def free(self, hold: Hold) -> None:
         """Free a hold at once, whoever is in it. For tests, see distlock.testing."""
