@@ -10,7 +10,7 @@ from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.core.hold import Entrant, Hold
-from distlock.core.local_queue import LocalQueue, Ticket
+from distlock.core.local_queue import Lane, LocalQueue, Ticket
 from distlock.exceptions import LockDeadlock, LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, LockKey, State
 
@@ -43,11 +43,11 @@ class AcquireRequest:
     deadline: float | None
     #: which lock it is
     key: LockKey
-    #: In which lane of the local queue this waits: empty for the common one, or the owner's own.
+    #: In which lane of the local queue this waits: the common one, or one of its owner's own.
     #: Another process may take or free a named owner's hold, and this process would not notice. So
     #: nobody waits for such a hold here, but at the backend. And a named owner does not wait here
     #: behind others, because it may hold the lock already and let them wait.
-    lane: str = ""
+    lane: Lane
     #: its place in the local queue, once it has one
     ticket: Ticket | None = None
     #: whether the backend has been asked, and may have granted it

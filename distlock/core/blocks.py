@@ -352,12 +352,11 @@ class BlockLock:
             raise self._busy(self._options)
         return owner
 
-    def _aend_block(self, frame: FrameType, exc: BaseException | None) -> Coroutine[Any, Any, None]:
-        return self._aleave(self._blocks.end(frame, self._current_owner), exc)
-
-    async def _aleave(self, owner: Owner, exc: BaseException | None) -> None:
+    async def _aend_block(self, frame: FrameType, exc: BaseException | None) -> None:
+        current = self._current_owner
+        owner = self._blocks.end(frame, current)
         # A coroutine that is closed from outside cannot wait for anything.
-        closed = isinstance(exc, GeneratorExit) and owner != self._current_owner
+        closed = isinstance(exc, GeneratorExit) and owner != current
         await self._aleave_block(owner, exc, closed)
 
 

@@ -9,6 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -18,14 +19,16 @@ from distlock.exceptions import LockDeadlock
 from distlock.types.lease import LockKey, Owner, Waiting
 from distlock.types.owners import is_named
 
+#: Where tickets for a lock wait in line: all owners together, or one owner apart, by its key.
+Lane: TypeAlias = LockKey | tuple[LockKey, str]
+
 
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A place in the queue for one lock."""
 
     key: LockKey
-    #: empty for the common one of all owners, see AcquireRequest
-    lane: str
+    lane: Lane
     owner: Owner
     #: the thread, task or piece of work that is to enter
     entry: Entrant
@@ -87,7 +90,7 @@ class LocalQueue:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._queues: dict[tuple[LockKey, str], deque[Ticket]] = {}
+        self._queues: dict[Lane, deque[Ticket]] = {}
         #: By owner, and by what that is within: a thread or task waits for one turn only.
         self._waiting: dict[str, Ticket] = {}
         #: called with the alias when one begins to wait here
@@ -100,9 +103,9 @@ class LocalQueue:
         caller, and all of them without a limit: none would ever go on.
         """
         with self._mutex:
-            queue = self._queues.get((ticket.key, ticket.lane))
+            queue = self._queues.get(ticket.lane)
             if queue is None:
-                queue = self._queues[ticket.key, ticket.lane] = deque()
+                queue = self._queues[ticket.lane] = deque()
             elif queue:
                 if not wait:
                     return False
@@ -123,7 +126,7 @@ class LocalQueue:
     def check_deadlock(self, ticket: Ticket) -> None:
         """Raise LockDeadlock if one who waits, it was not known then, waits for itself."""
         with self._mutex:
-            queue = self._queues.get((ticket.key, ticket.lane))
+            queue = self._queues.get(ticket.lane)
             if queue and not ticket.called:
                 self._detect_deadlock(ticket, queue[0])
 
@@ -135,7 +138,7 @@ class LocalQueue:
         with self._mutex:
             if ticket.turn is not None:
                 self._stop_waiting(ticket)
-            queue = self._queues.get((ticket.key, ticket.lane))
+            queue = self._queues.get(ticket.lane)
             if queue is None:
                 return
             if ticket in queue:
@@ -143,17 +146,16 @@ class LocalQueue:
             if queue:
                 self._call_next(queue)
             if not queue:
-                del self._queues[ticket.key, ticket.lane]
+                del self._queues[ticket.lane]
 
     def waiting(self, key: LockKey) -> tuple[Waiting, ...]:
         """Return who waits for a lock here, behind another thread or task, by when they came."""
         with self._mutex:
             tickets = tuple(
                 ticket
-                for (queued_for, _), queue in self._queues.items()
-                if queued_for == key
+                for queue in self._queues.values()
                 for ticket in queue
-                if not ticket.called
+                if ticket.key == key and not ticket.called
             )
         in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
         return tuple(ticket.waiting(now) for ticket in in_order)
@@ -165,7 +167,7 @@ class LocalQueue:
             keys = tuple(one.key for queue in queues for one in queue if not one.called)
         return Counter(key.name for key in keys if key.alias == alias)
 
-    def sizes(self) -> dict[tuple[LockKey, str], int]:
+    def sizes(self) -> dict[Lane, int]:
         """Return how many threads and tasks hold, ask for or wait for each lock, by lane."""
         with self._mutex:
             return {key: len(queue) for key, queue in self._queues.items()}
@@ -173,13 +175,13 @@ class LocalQueue:
     def first(self, key: LockKey) -> Owner | None:
         """Return whose turn it is in the common lane, None if nobody is in it."""
         with self._mutex:
-            queue = self._queues.get((key, ""))
+            queue = self._queues.get(key)
             return queue[0].owner if queue else None
 
     def call_same_owner(self, ticket: Ticket) -> None:
         """Let in all who wait under the same owner's name: the lock is now theirs as well."""
         with self._mutex:
-            queue = self._queues.get((ticket.key, ticket.lane), deque())
+            queue = self._queues.get(ticket.lane, deque())
             same = (one for one in queue if one is not ticket and one.owner == ticket.owner)
             for other in tuple(same):
                 queue.remove(other)
@@ -219,4 +221,4 @@ class LocalQueue:
             if blocked is None or blocked.limited:
                 return
             names.append(blocked.key.name)
-            ahead = self._queues[blocked.key, blocked.lane][0]
+            ahead = self._queues[blocked.lane][0]

@@ -166,7 +166,7 @@ class LockManager:
         """
         backend, due, ahead = request.backend, request.answer_due, self.queue.first(request.key)
         looking = partial(backend.is_held, request.claim)
-        while not self._is_held_here(request.key):
+        while (hold := self.holder(request.key)) is None or hold.lost_for_good:
             if (yield Call(looking, due, executor=backend.calls)):
                 break
             if self.queue.first(request.key) != ahead:
@@ -177,11 +177,6 @@ class LockManager:
                 )
             yield Sleep(_PAUSE)
         return True
-
-    def _is_held_here(self, key: LockKey) -> bool:
-        """Return whether another thread or task of this process, the first in line, holds it."""
-        hold = self.holder(key)
-        return hold is not None and not hold.lost_for_good
 
     def _fail(self, request: AcquireRequest, error: BaseException) -> None:
         """Leave nothing behind of a request that ended with an error."""
@@ -288,12 +283,9 @@ class LockManager:
         """Return what this process holds, by what it knows."""
         return [hold for hold in self.all() if not hold.lost_for_good]
 
-    def all(self, *, renewed: bool = False) -> list[Hold]:
-        """Return all holds, those included that were lost and have not been left.
-
-        ``renewed``: instead all leases that are kept alive, with those that nobody enters.
-        """
-        return self.renewer.renewed() if renewed else self.holds.all()
+    def all(self) -> list[Hold]:
+        """Return all holds, those included that were lost and have not been left."""
+        return self.holds.all()
 
     def free(self, hold: Hold) -> None:
         """Free a hold at once, whoever is in it. For tests, see distlock.testing."""

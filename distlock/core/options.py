@@ -154,8 +154,9 @@ class LockOptions:
         claim.call_site, claim.label = site, label
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         entry.reentrant, entry.at_most = self.reentrant, self.at_most
-        lane = owner.key if named else ""
-        return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, lock._key, lane)
+        key = lock._key
+        lane = (key, owner.key) if named else key
+        return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, lane)
 
     def refuse_block(self, lock: object) -> None:
         """Raise TypeError for a ``with`` block, which cannot be skipped."""

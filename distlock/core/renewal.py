@@ -69,7 +69,7 @@ class LeaseRenewer:
             self.reschedule(hold)
 
     def renewed(self) -> list[Hold]:
-        """Return the holds that are kept."""
+        """Return all leases that are kept alive, with those that nobody enters."""
         return list(self._running.copy().values())
 
     def reschedule(self, hold: Hold) -> None:

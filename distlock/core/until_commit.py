@@ -20,7 +20,6 @@ from typing import Any
 
 from django.db import connections
 
-from distlock.backends.base import BaseBackend
 from distlock.backends.open_transactions import (
     Failed,
     TransactionOutcomeHook,
@@ -110,7 +109,7 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
     connections = open_transactions()
     if hold is None or not connections:
         return  # who does not hold it learns that from leaving it
-    connections = [one for one in connections if not _frees_itself(hold.backend, one)]
+    connections = [one for one in connections if not hold.backend.frees_inside(one.alias)]
     if not connections:
         return
     for entry in hold.entries:
@@ -131,10 +130,6 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
         ),
         owner,
     )
-
-
-def _frees_itself(backend: BaseBackend, connection: Any) -> bool:
-    return backend.frees_inside(connection.alias)
 
 
 class OpenTransactions:

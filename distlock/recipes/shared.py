@@ -44,7 +44,7 @@ class SharedOptions(LockOptions):
             limit=self.value,
             keeps_place=self.keeps_place,
         )
-        request.lane = owner.key
+        request.lane = request.key, owner.key
         return request
 
     def _owner_of(self, request: AcquireRequest) -> Owner:

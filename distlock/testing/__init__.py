@@ -243,7 +243,7 @@ def _runs_here(made: Collection[Record]) -> bool:
     keys = {record.key for record in made}
     for collect in (lambda: None, gc.collect):  # most of it ends when it is garbage
         collect()
-        kept = manager().all(renewed=True)
+        kept = manager().renewer.renewed()
         alive = [hold for hold in kept if any(one.is_alive() for one in hold.entries)]
         if keys.isdisjoint(held_key(hold.lease.nonce) for hold in alive):
             return False

@@ -112,10 +112,10 @@ def cleaned_up():
     return not any(backend.cleanup.pending for backend in locks.made())
 
 
-def in_line(using, name, lane=""):
+def in_line(using, name, owner=""):
     """Return how many threads and tasks of this process stand in line, the holder included.
 
-    ``lane`` is the key of a named owner, who has one of its own.
+    ``owner`` is the key of a named one, whose line is apart.
     """
     key = LockKey(using, Kind.LOCK, name)
-    return manager().queue.sizes().get((key, lane), 0)
+    return manager().queue.sizes().get((key, owner) if owner else key, 0)
