@@ -51,18 +51,25 @@ class CreateTable(migrations.CreateModel):
 
 def _keys(connection: Any, model: Any) -> dict[str, Any]:
     """Return the keys of the model's table; none unless it has all its columns and unique keys."""
-    meta, introspection = model._meta, connection.introspection
+    table, introspection = model._meta.db_table, connection.introspection
     with connection.cursor() as cursor:
-        if meta.db_table not in introspection.table_names(cursor):
+        if table not in introspection.table_names(cursor) or any(lacks(connection, cursor, model)):
             return {}
-        described = introspection.get_table_description(cursor, meta.db_table)
-        keys: dict[str, Any] = introspection.get_constraints(cursor, meta.db_table)
+        keys: dict[str, Any] = introspection.get_constraints(cursor, table)
+        return keys
+
+
+def lacks(connection: Any, cursor: Any, model: Any) -> tuple[list[str], list[Any]]:
+    """Return the columns, and the unique keys, that the table of a model lacks."""
+    meta, introspection = model._meta, connection.introspection
+    described = introspection.get_table_description(cursor, meta.db_table)
     columns = {column.name for column in described}
-    unique = [key["columns"] for key in keys.values() if key["unique"]]
-    complete = all(field.column in columns for field in meta.local_concrete_fields) and all(
-        list(key.fields) in unique for key in meta.constraints
+    keys = introspection.get_constraints(cursor, meta.db_table).values()
+    unique = [key["columns"] for key in keys if key["unique"]]
+    return (
+        [str(field.column) for field in meta.concrete_fields if field.column not in columns],
+        [key for key in meta.constraints if list(key.fields) not in unique],
     )
-    return keys if complete else {}
 
 
 def make_table(database: str, deadline: float | None) -> bool:

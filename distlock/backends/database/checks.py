@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.db import Error as DatabaseError
 from django.db import NotSupportedError, connections
 
 from distlock.backends.open_transactions import in_test_environment
+from distlock.migrations._create_table import lacks
 from distlock.models import DatabaseLock, DatabaseRecord, RecordDirectory, RecordSession
 
 TABLE = DatabaseLock._meta.db_table
@@ -122,48 +123,36 @@ def _table(connection: Any, cursor: Any) -> Iterator[CheckMessage]:
     if TABLE not in tables and _MIGRATIONS not in tables:
         return  # nothing has been migrated yet: most probably this is the first `migrate`
     for model in _MODELS:
-        problem = _incomplete(connection, cursor, model, tables)
-        if problem is not None:
+        table, problem = model._meta.db_table, "does not exist"
+        if table in tables:
+            columns, keys = lacks(connection, cursor, model)
+            problem = f"lacks columns: {', '.join(columns)}" if columns else ""
+        if problem:
             # A warning: an error would stop the very command that makes the table.
             yield Warning(
-                f"The table {model._meta.db_table} in the database {connection.alias!r} {problem}.",
+                f"The table {table} in the database {connection.alias!r} {problem}.",
                 hint=f"Run `manage.py migrate distlock --database={connection.alias}`.",
                 id="distlock.W004",
             )
             if model is DatabaseLock:
                 return
         else:
-            yield from _unique_keys(connection, cursor, model)
-            yield from _rights(connection, cursor, model._meta.db_table)
+            yield from _unique_keys(connection, table, keys)
+            yield from _rights(connection, cursor, table)
     if connection.vendor == "mysql":
         yield from _mysql(cursor)
         yield from _galera(connection.alias, cursor)
     yield from _durability(connection.vendor, cursor)
 
 
-def _incomplete(connection: Any, cursor: Any, model: Any, tables: Any) -> str | None:
-    """Return what a table lacks, if anything."""
-    if model._meta.db_table not in tables:
-        return "does not exist"
-    description = connection.introspection.get_table_description(cursor, model._meta.db_table)
-    found = {column.name for column in description}
-    columns = [str(field.column) for field in model._meta.concrete_fields]
-    missing = [column for column in columns if column not in found]
-    return f"lacks columns: {', '.join(missing)}" if missing else None
-
-
-def _unique_keys(connection: Any, cursor: Any, model: Any) -> Iterator[CheckMessage]:
-    table, quote = model._meta.db_table, connection.ops.quote_name
-    found = connection.introspection.get_constraints(cursor, table).values()
-    for key in model._meta.constraints:
+def _unique_keys(connection: Any, table: str, lacking: Iterable[Any]) -> Iterator[CheckMessage]:
+    for key in lacking:
         columns = list(key.fields)
-        if any(one["unique"] and one["columns"] == columns for one in found):
-            continue
         yield Error(
             f"The table {table} has no unique key on {' and '.join(columns)}, which decides who"
             " gets a lock.",
             hint=f"Make one: CREATE UNIQUE INDEX {key.name} ON {table} "
-            f"({', '.join(map(quote, columns))}).",
+            f"({', '.join(map(connection.ops.quote_name, columns))}).",
             id="distlock.E004",
         )
 
