@@ -152,7 +152,7 @@ class RecipeCommand:
         else:
             columns = _heading(describes.columns)
             rows = [
-                (quoted(name), *map(text_of, _cells(describes.row(report))), alias)
+                (quoted(name), *_texts(describes.row(report)), alias)
                 for alias, name, report in found
             ]
             nothing = "" if backends.failures else f"No {self.entry.kind}."
@@ -291,8 +291,8 @@ def text_of(cell: Cell) -> object:
     return quoted(str(value))
 
 
-def _cells(facts: Facts) -> list[Cell]:
-    return [cell for _, cell in facts]
+def _texts(facts: Facts) -> output.Row:
+    return [text_of(cell) for _, cell in facts]
 
 
 def _heading(columns: Columns[Any]) -> tuple[str, ...]:
@@ -302,7 +302,7 @@ def _heading(columns: Columns[Any]) -> tuple[str, ...]:
 def _write_table(
     command: BaseCommand, columns: Columns[Any], items: Iterable[Any], nothing: str = ""
 ) -> None:
-    rows = [tuple(map(text_of, _cells(facts_of(columns, item)))) for item in items]
+    rows = [_texts(facts_of(columns, item)) for item in items]
     output.write_table(command, _heading(columns), rows, nothing=nothing)
 
 
