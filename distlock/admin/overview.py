@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from distlock.admin.locks import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
@@ -320,7 +321,7 @@ class _Pages:
 def _page_of_kind(backend: BaseBackend, kind: Kind, query: LockQuery, deadline: float) -> Page:
     """Return some of the semaphores, or read/write locks, that are held.
 
-    Of very many, only those on the page are looked at: a look takes a round trip. NotSupported if
+    Of very many, only those on the page are looked at. NotSupported if
     the backend keeps nothing but locks.
     """
     shared, beginning = shared_locks(backend), backend_name(kind, "")
@@ -328,8 +329,8 @@ def _page_of_kind(backend: BaseBackend, kind: Kind, query: LockQuery, deadline: 
     names = sorted(each.removeprefix(beginning) for each in found)
 
     def look(names: Sequence[str]) -> Iterator[LockInfo]:
-        infos = (shared.inspect(backend_name(kind, name), deadline) for name in names)
-        return (info for info in infos if info.holders)
+        found = together(names, lambda name: shared.inspect(beginning + name, deadline))
+        return (info for _, info in found if info.holders)
 
     return NamePages(names, look, _MOST_READ, deadline).page(query)
 

@@ -16,6 +16,7 @@ from typing import cast
 
 from distlock.backends.background import Cleanup, answer_due
 from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
+from distlock.backends.reading import read, together
 from distlock.backends.recipe_records import Plan, RecipeRecords
 from distlock.backends.seat_requests import Look, ProcessSession, SeatRequests
 from distlock.backends.seats import (
@@ -286,13 +287,13 @@ class SharedBackend(BaseBackend):
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
-        return Seats(self._store.read(name, deadline)).info(self.alias)
+        return Seats(read(self._store, name, deadline)).info(self.alias)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """Return, by kind and name, what is held or waited for under names that begin so."""
         for kind in SHARED_KINDS:
-            for directory in self._store.directories(directory_of(kind, prefix), deadline):
-                info = self.inspect(directory, deadline)
+            found = [*self._store.directories(directory_of(kind, prefix), deadline)]
+            for _, info in together(found, partial(self.inspect, deadline=deadline)):
                 if info.state is not State.FREE or info.waiters:
                     yield info
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from django.core.management.base import BaseCommand
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.commands import output
 from distlock.commands.arguments import JSON, USING, Backends, ask, name, option, seconds
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
@@ -88,8 +89,9 @@ def _look(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], l
 def _in_use(backend: BaseBackend) -> Iterator[LockInfo | QueueInfo]:
     yield from locks_in_use(backend)
     with suppress(NotSupported):
-        for name in names_of(Kind.QUEUE, backend.alias):
-            yield Queue(name, using=backend.alias).info()
+        names = names_of(Kind.QUEUE, backend.alias)
+        for _, info in together(names, lambda name: Queue(name, using=backend.alias).info()):
+            yield info
 
 
 def _problems(found: LockInfo | QueueInfo) -> Iterator[Problem]:

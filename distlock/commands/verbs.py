@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.commands import arguments, exit_codes, output
 from distlock.commands.arguments import (
     ALIAS,
@@ -184,8 +185,9 @@ class RecipeCommand(Generic[T]):
         backends = arguments.Backends(using)
 
         def listed(backend: BaseBackend) -> Iterable[tuple[str, str, T]]:
-            for name in names_of(self.kind, backend.alias, prefix):
-                yield backend.alias, name, self.read(backend.alias, name)
+            names = names_of(self.kind, backend.alias, prefix)
+            for name, report in together(names, partial(self.read, backend.alias)):
+                yield backend.alias, name, report
 
         found = backends.ask(listed)
         if options["json"]:

@@ -30,6 +30,7 @@ from distlock.admin.panel import (
     write_log,
 )
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import BackendAnswer, call_backends, one_line
@@ -122,7 +123,8 @@ def _rows(pages: RecipePages[Any], shown: Sequence[Found]) -> list[RecipeRow]:
             return error
 
     answers = call_backends(
-        names, lambda each, deadline: {name: read(each.alias, name) for name in names[each.alias]}
+        names,
+        lambda each, deadline: dict(together(names[each.alias], partial(read, each.alias))),
     )
     rows = []
     for name, alias in shown:
