@@ -9,11 +9,11 @@ many columns, one filter and one search field, as ``django.contrib.admin`` draws
 Each is a request of a test client, from the address to the HTML. The two are asked for in turns, so
 that whatever else goes on at the machine meets both. A line has the medians of both, the median and
 the middle half of the ratios, and how many statements distlock has sent. With ``--check`` the exit
-code is 1 if the median of a ratio is above 3.
+code is 1 if the median of a ratio is above its bound.
 
-Lines with a * are not checked. These searches have found no name, or look into what queues
-deliver, and read what they search in: the rows of 200 names, or the bodies of items for a second at
-the most. A plain model has nothing like that.
+That is 3, but for lines with a *. They search in what queues deliver, and read one body after the
+other, for a second at the most: only Python can tell whether a text is in a value of JSON. The
+peer's database searches in names.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 import django
 
-#: How many times as long as Django's own list a page may take.
-LIMIT = 3.0
+#: How many times as long as Django's own list a page may take; and one that reads for a second.
+LIMIT, LIMIT_OF_BODIES = 3.0, 30.0
 KINDS = ["sqlite", "postgresql", "mariadb"]
 SIZES = {"locks": 30_000, "names": 3_000, "items": 50_000, "letters": 300}
 #: The recipes that are listed by name, and the columns of their lists.
@@ -69,7 +69,7 @@ class Pair:
     ours: str
     peer: Peer
     theirs: str = ""
-    checked: bool = True
+    bound: float = LIMIT
 
 
 def pairs(sizes: dict[str, int]) -> list[Pair]:
@@ -94,10 +94,10 @@ def pairs(sizes: dict[str, int]) -> list[Pair]:
             Pair(f"{kind}, first page", f"{kind}/", peer),
             Pair(f"{kind}, later page", later, peer, f"?p={max(names // 200, 1)}"),
             Pair(f"{kind}, search", f"{kind}/?q=99", peer, "?q=99"),
-            Pair(f"{kind}, search of none", f"{kind}/?q=nothing", peer, "?q=nothing", False),
+            Pair(f"{kind}, search of none", f"{kind}/?q=nothing", peer, "?q=nothing"),
         ]
     ready, last = Peer("items", items + letters, 6, one_in=items // letters), items - 17
-    dead = "?flag__exact=1"
+    dead, bodies = "?flag__exact=1", LIMIT_OF_BODIES
     queue = "queue/one/?backend=default&name=letters&state="
     return [
         *found,
@@ -105,8 +105,8 @@ def pairs(sizes: dict[str, int]) -> list[Pair]:
         Pair("ready items, oldest", f"{queue}ready&order=oldest", ready, "?o=1"),
         Pair("ready items, later page", f"{queue}ready&after={items // 2}", ready, "?p=250"),
         Pair("ready items, search of many", f"{queue}ready&q=99", ready, "?q=99"),
-        Pair("ready items, search of one", f"{queue}ready&q={last}", ready, f"?q={last}", False),
-        Pair("ready items, search of none", f"{queue}ready&q=nothing", ready, "?q=nothing", False),
+        Pair("ready items, search of one", f"{queue}ready&q={last}", ready, f"?q={last}", bodies),
+        Pair("ready items, search of none", f"{queue}ready&q=nothing", ready, "?q=nothing", bodies),
         Pair("dead letters, newest", f"{queue}dead", ready, dead),
         Pair("dead letters, later page", f"{queue}dead&after=100", ready, f"{dead}&p=2"),
         Pair("dead letters, search", f"{queue}dead&q=99", ready, f"{dead}&q=99"),
@@ -252,7 +252,7 @@ def seconds_of(get: Callable[[str], Any], address: str) -> float:
 
 
 def compare(get: Callable[[str], Any], pair: Pair, rounds: int) -> float:
-    """Print a line for a pair of pages; return the median of the ratios, 0 if it is not checked."""
+    """Print a line for a pair of pages; return what part of its bound the median ratio is."""
     from tests.database.counting import statements
 
     ours = f"/admin/distlock/{pair.ours}"
@@ -265,17 +265,17 @@ def compare(get: Callable[[str], Any], pair: Pair, rounds: int) -> float:
     low, middle, high = statistics.quantiles([our / their for our, their in taken], n=4)
     our, their = (statistics.median(each) * 1000 for each in zip(*taken, strict=True))
     print(
-        f"  {pair.title + ' *' * (not pair.checked):31} {our:5.0f} ms {their:5.0f} ms"
+        f"  {pair.title + ' *' * (pair.bound > LIMIT):31} {our:5.0f} ms {their:5.0f} ms"
         f"  {middle:5.2f} ({low:.2f} to {high:.2f}){len(seen):5}",
         flush=True,
     )
-    return middle if pair.checked else 0.0
+    return middle / pair.bound
 
 
 def measure(
     kind: str, database: Any, compared: list[Pair], sizes: dict[str, int], rounds: int
 ) -> float:
-    """Compare the pages over one database; return the highest ratio."""
+    """Compare the pages over one database; return the highest part of a bound."""
     from django.test import override_settings
 
     from distlock.conf import locks
@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the numbers of rows")
     parser.add_argument("--rounds", type=int, default=11, help="requests of each page (11)")
     parser.add_argument("--only", default="", help="pages whose title begins so")
-    parser.add_argument("--check", action="store_true", help=f"fail if a ratio is above {LIMIT:g}")
+    parser.add_argument("--check", action="store_true", help="fail if a ratio is above its bound")
     options = parser.parse_args()
     django.setup()
     sizes = {name: int(rows * options.scale) for name, rows in SIZES.items()}
@@ -316,8 +316,8 @@ def main() -> None:
             for peer, model in models.items():
                 fill(model, ALIASES[kind], peer)
             worst = max(worst, measure(kind, started[kind], compared, sizes, options.rounds))
-    if options.check and worst > LIMIT:
-        sys.exit(f"a page takes {worst:.2f} times as long as Django's own list")
+    if options.check and worst > 1:
+        sys.exit(f"a page takes {worst:.2f} times as long as it may beside Django's own list")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from distlock.admin.locks import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
 from distlock.core.manager import manager
@@ -319,7 +320,7 @@ class _Pages:
 def _page_of_kind(backend: BaseBackend, kind: Kind, query: LockQuery, deadline: float) -> Page:
     """Return some of the semaphores, or read/write locks, that are held.
 
-    Of very many, only those on the page are looked at: a look takes a round trip. NotSupported if
+    Of very many, only those on the page are looked at. NotSupported if
     the backend keeps nothing but locks.
     """
     shared, key = shared_locks(backend), LockKey(backend.alias, kind, "")
@@ -327,9 +328,10 @@ def _page_of_kind(backend: BaseBackend, kind: Kind, query: LockQuery, deadline: 
     names = sorted(each.removeprefix(key.directory) for each in found)
 
     def look(names: Sequence[str]) -> Iterator[LockInfo]:
-        keys = (key._replace(name=name) for name in names)
-        infos = (shared.inspect(one.directory, deadline) for one in keys)
-        return (info for info in infos if info.holders)
+        def inspect(name: str) -> LockInfo:
+            return shared.inspect(key._replace(name=name).directory, deadline)
+
+        return (info for _, info in together(names, inspect) if info.holders)
 
     return NamePages(names, look, _MOST_READ, deadline).page(query)
 

@@ -22,6 +22,7 @@ from django.views.decorators.http import require_POST, require_safe
 from distlock import audit
 from distlock.admin.actions import ActionForm, perform
 from distlock.admin.panel import PanelAdmin, known_aliases
+from distlock.backends.reading import together
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
 from distlock.recipes.description import Action, Description, Detail, Facts, Ref
@@ -114,7 +115,8 @@ def _rows(entry: Entry, shown: Sequence[Found]) -> list[RecipeRow]:
             return error
 
     answers = call_backends(
-        names, lambda each, deadline: {name: read(each.alias, name) for name in names[each.alias]}
+        names,
+        lambda each, deadline: dict(together(names[each.alias], partial(read, each.alias))),
     )
     rows = []
     for name, alias in shown:

@@ -255,6 +255,12 @@ class BaseBackend(ABC):
         """Return what :meth:`inspect` does, without who waits where that is another question."""
         return self.inspect(name, deadline)
 
+    def inspect_holders(
+        self, names: Sequence[str], deadline: float | None = None
+    ) -> Mapping[str, LockInfo]:
+        """Return by name what :meth:`inspect_holder` does, in few questions where that can be."""
+        return {name: self.inspect_holder(name, deadline) for name in names}
+
     def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         """Return what the backend has stored for a lock, as it is, for people; empty for nothing.
 

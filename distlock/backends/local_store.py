@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from weakref import ref
 
+from distlock.backends.reading import count_keys, first_keys, list_keys
 from distlock.backends.store import (
     Address,
     Change,
@@ -22,10 +23,7 @@ from distlock.backends.store import (
     Session,
     SessionEnded,
     Snapshot,
-    count_keys,
-    first_keys,
     holds,
-    list_keys,
 )
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending

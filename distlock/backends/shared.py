@@ -16,6 +16,7 @@ from typing import cast
 
 from distlock.backends.background import Cleanup, answer_due
 from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
+from distlock.backends.reading import read, together
 from distlock.backends.recipe_records import Plan, RecipeRecords
 from distlock.backends.seat_requests import Look, ProcessSession, SeatRequests
 from distlock.backends.seats import (
@@ -278,15 +279,14 @@ class SharedBackend(BaseBackend):
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
-        return Seats(self._store.read(name, deadline)).info(self.alias)
+        return Seats(read(self._store, name, deadline)).info(self.alias)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """Return, by kind and name, what is held or waited for under names that begin so."""
         for kind in SHARED_KINDS:
-            for directory in self._store.directories(
-                LockKey(self.alias, kind, prefix).directory, deadline
-            ):
-                info = self.inspect(directory, deadline)
+            beginning = LockKey(self.alias, kind, prefix).directory
+            found = [*self._store.directories(beginning, deadline)]
+            for _, info in together(found, partial(self.inspect, deadline=deadline)):
                 if info.state is not State.FREE or info.waiters:
                     yield info
 

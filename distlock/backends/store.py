@@ -11,8 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
@@ -85,6 +84,15 @@ class KeyRange(NamedTuple):
     limit: int
     after: str = ""
     reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What RecordStore.peek() is asked for."""
+
+    first: Mapping[str, int]
+    count: Collection[str] = ()
+    listed: KeyRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +215,9 @@ class RecordStore(ABC):
     and watches of its parent.
     """
 
+    #: how many directories read_many() asks for in one question
+    at_once: ClassVar[int] = 1
+
     # Records
 
     @abstractmethod
@@ -254,6 +265,26 @@ class RecordStore(ABC):
         No prefix is empty. It is for directories with many records: what is not asked for is not
         sent. ZooKeeper sends all keys. See read() for what is left out.
         """
+
+    def read_many(
+        self,
+        directories: Collection[str],
+        deadline: float | None = None,
+        *,
+        keys: Collection[str] = (),
+        peek: Peek | None = None,
+    ) -> Mapping[str, Snapshot]:
+        """Read each of the directories, in few questions where that can be done.
+
+        Of each it is what read(), with ``keys`` look(), and with ``peek`` peek() returns.
+        """
+
+        def read(directory: str) -> Snapshot:
+            if peek is not None:
+                return self.peek(directory, peek.first, peek.count, deadline, listed=peek.listed)
+            return self.look(directory, keys, deadline) if keys else self.read(directory, deadline)
+
+        return {directory: read(directory) for directory in directories}
 
     def missing(
         self, directory: str, keys: Collection[str], deadline: float | None = None
@@ -380,28 +411,3 @@ def holds(condition: Condition, revision: int, records: Mapping[str, _HasRevisio
         found = records.get(condition.key)
         return found is not None and condition.revision in (None, found.revision)
     return revision == condition.revision
-
-
-def list_keys(keys: Iterable[str], listed: KeyRange | None) -> list[str]:
-    """Return the keys that are in a range, in its order."""
-    if listed is None:
-        return []
-    prefix, limit, after, reverse = listed
-    found = (key for key in keys if key.startswith(prefix))
-    if reverse:
-        return sorted((key for key in found if not after or key < after), reverse=True)[:limit]
-    return sorted(key for key in found if key > after)[:limit]
-
-
-def first_keys(keys: Iterable[str], first: Mapping[str, int]) -> list[str]:
-    """Return the keys, sorted, of which peek() returns the records."""
-    found = sorted(keys)
-    chosen: set[str] = set()
-    for prefix, limit in first.items():
-        chosen.update(islice((key for key in found if key.startswith(prefix)), limit))
-    return sorted(chosen)
-
-
-def count_keys(keys: Collection[str], count: Collection[str]) -> dict[str, int]:
-    """Return how many of the keys begin with each prefix."""
-    return {prefix: sum(key.startswith(prefix) for key in keys) for prefix in count}

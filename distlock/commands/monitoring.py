@@ -9,12 +9,14 @@ import io
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.commands import output
 from distlock.commands.arguments import JSON, USING, Backends, ask, name, option, seconds
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
@@ -24,7 +26,6 @@ from distlock.commands.verbs import Verb
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import NotSupported
 from distlock.fan_out import TIMEOUT, ping
-from distlock.recipes.description import Ref
 from distlock.recipes.election import Election
 from distlock.recipes.recipe import names_of
 from distlock.registry import BY_KIND
@@ -92,8 +93,10 @@ def _in_use(backend: BaseBackend) -> Iterator[LockInfo | list[Problem]]:
     with suppress(NotSupported):
         for kind, entry in BY_KIND.items():
             if entry.description.watched:
-                for name in names_of(kind, backend.alias):
-                    report = entry.description.read(Ref(backend.alias, name))
+                names = names_of(kind, backend.alias)
+                for name, report in together(
+                    names, partial(entry.description.report, backend.alias)
+                ):
                     wrong = entry.description.problems(report)
                     yield [Problem(each, backend.alias, kind, name, text) for each, text in wrong]
 

@@ -18,6 +18,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from distlock import audit
 from distlock.backends.base import BaseBackend
+from distlock.backends.reading import together
 from distlock.commands import arguments, exit_codes, output
 from distlock.commands.arguments import (
     ALIAS,
@@ -138,8 +139,11 @@ class RecipeCommand:
         backends, describes = arguments.Backends(using), self.describes
 
         def listed(backend: BaseBackend) -> Iterable[tuple[str, str, Any]]:
-            for name in names_of(self.entry.kind, backend.alias, prefix):
-                yield backend.alias, name, describes.read(Ref(backend.alias, name))
+            names = names_of(self.entry.kind, backend.alias, prefix)
+            for name, report in together(
+                names, lambda one: describes.read(Ref(backend.alias, one))
+            ):
+                yield backend.alias, name, report
 
         found = backends.ask(listed)
         if options["json"]:

@@ -426,6 +426,10 @@ class Description(ABC, Generic[R]):
     def read(self, ref: Ref) -> R:
         """Ask a backend for a name, on a thread that may block and knows no language."""
 
+    def report(self, alias: str, name: str) -> R:
+        """See read()."""
+        return self.read(Ref(alias, name))
+
     def is_there(self, report: R) -> bool:
         """Return whether a name is in use."""
         return bool(report)

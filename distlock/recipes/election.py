@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self, get_args
 
+from distlock.backends.reading import inspect_holder
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps
@@ -233,7 +234,7 @@ class Election(Block, Recipe):
     def _info(self) -> Steps[ElectionInfo]:
         """Return who leads, who stands in which order, who was appointed, and who has led."""
         found = Candidates((yield self._read()))
-        inspect = partial(self._candidacy.lock._backend.inspect_holder, self._directory)
+        inspect = partial(inspect_holder, self._candidacy.lock._backend, self._directory)
         lock: LockInfo = yield self._ask(inspect)
         return found.info(self.name, self.using, lock.token if lock.state is State.HELD else None)
 

@@ -24,6 +24,7 @@ from typing import Any
 from weakref import ref
 
 from distlock.activity import current_activity
+from distlock.backends.reading import is_ahead
 from distlock.backends.recipe_records import Done, Plan
 from distlock.backends.seats import as_datetime
 from distlock.backends.store import Change, Delete, Put, Record, Snapshot
@@ -190,7 +191,8 @@ class Config(Log):
                 raise
             return replace(_value_of(known.last), stale=True)
         record = found.records.get(LAST)
-        known.note(record, at)
+        if not is_ahead():
+            known.note(record, at)
         return _value_of(record, default)
 
     get, aget = twins("get", getting)

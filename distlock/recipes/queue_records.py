@@ -28,6 +28,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from distlock.backends import reading
 from distlock.backends.recipe_records import Plan
 from distlock.backends.store import (
     Change,
@@ -35,6 +36,7 @@ from distlock.backends.store import (
     Delete,
     Exists,
     KeyRange,
+    Peek,
     Put,
     Snapshot,
 )
@@ -254,8 +256,8 @@ class QueueRecords(Recipe):
 
     def _see(self, deadline: float | None) -> Snapshot:
         """Return what _describe() needs: all deliveries, all taken keys, the first ready item."""
-        first, count, listed = {READY: 1, HELD: _ALL}, [READY, DEAD], KeyRange(TAKEN, _ALL)
-        seen = self._store.peek(self._directory, first, count, deadline, listed=listed)
+        peek = Peek({READY: 1, HELD: _ALL}, [READY, DEAD], KeyRange(TAKEN, _ALL))
+        seen = reading.read(self._store, self._directory, deadline, peek=peek)
         again = [one for one in _left_over(seen) if not one.last]
         ready = [key for key in seen.records if key.startswith(READY)]
         if again and again[0].number < min(map(number_of, ready), default=math.inf):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock import audit
+from distlock.backends import reading
 from distlock.backends.recipe_records import ANSWER, Decide, Plan
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import (
@@ -93,9 +94,8 @@ class Recipe:
 
     def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
         """Return the step that reads the directory, or these records; its result is a Snapshot."""
-        if keys is None:
-            return self._ask(partial(self._store.read, self._directory), deadline)
-        return self._ask(partial(self._store.look, self._directory, keys), deadline)
+        look = partial(reading.read, self._store, self._directory, keys=keys or ())
+        return self._ask(look, deadline)
 
     def _keys(self, listed: KeyRange, deadline: float | None) -> Sequence[str]:
         """Return the keys of some records. This blocks."""

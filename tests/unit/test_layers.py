@@ -20,6 +20,7 @@ LAYERS = [
     ["backends.settings", "backends.open_transactions"],
     ["backends.background", "backends.store"],
     ["backends.base"],
+    ["backends.reading"],
     ["backends.local_store"],
     ["backends.zookeeper.options", "backends.zookeeper.requests"],
     ["backends.zookeeper.connection"],

@@ -280,6 +280,12 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.inspect_holder()."""
         return self._queries.inspect_holder(name, deadline)
 
+    def inspect_holders(
+        self, names: Sequence[str], deadline: float | None = None
+    ) -> Mapping[str, LockInfo]:
+        """See BaseBackend.inspect_holders()."""
+        return self._queries.inspect_holders(names, deadline)
+
     def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
         return self._queries.stored(name, deadline)

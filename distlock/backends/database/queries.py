@@ -13,6 +13,7 @@ from distlock.backends.database.statements import (
     COLUMNS,
     Row,
     Statement,
+    batches,
     in_list,
     info_of,
     named_values,
@@ -63,6 +64,22 @@ class Queries:
         """See BaseBackend.inspect_holder()."""
         row = self.row(name, deadline)
         return info_of(row, self._using) if row else LockInfo(name, self._using)
+
+    def inspect_holders(
+        self, names: Sequence[str], deadline: float | None
+    ) -> Mapping[str, LockInfo]:
+        """See BaseBackend.inspect_holders()."""
+        found = {name: LockInfo(name, self._using) for name in names}
+        for some in batches(names):
+
+            def read(db: Connection, some: Sequence[str] = some) -> list[Row]:
+                where = in_list(db.dialect.LOCK, "lock", some)
+                text = f"{db.dialect.select} WHERE {where}"
+                return db.dialect.rows(db.ask(Statement(text, named_values("lock", some))))
+
+            for row in self._runner.work(read, deadline):
+                found[row.lock] = info_of(row, self._using)
+        return found
 
     def stored(self, name: str, deadline: float | None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""

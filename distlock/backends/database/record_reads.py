@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, SESSIONS, RecordSQL
-from distlock.backends.database.statements import Statement, end_of, named_values
-from distlock.backends.store import KeyRange, Record, Snapshot
+from distlock.backends.database.statements import Statement, end_of, in_list, named_values
+from distlock.backends.reading import first_keys, list_keys
+from distlock.backends.store import KeyRange, Peek, Record, Snapshot
 from distlock.types.values import decoded
 
 
@@ -122,3 +123,69 @@ def _listing(listed: KeyRange, records: str) -> tuple[str, dict[str, str]]:
         f" AND r.name < %(end)s ORDER BY r.name {'DESC' if reverse else 'ASC'} LIMIT {limit}"
     )
     return text, {"after": start, "begin": prefix, "end": end}
+
+
+def read_many_sql(
+    sql: RecordSQL, directories: Sequence[str], keys: Collection[str], peek: Peek | None
+) -> Statement:
+    """Ask for several directories, which are rows as of read_sql() or peek_sql().
+
+    The second column is the name of the directory; one that has no row is left out. Of a prefix of
+    peek() all records are asked for, or the first one.
+    """
+    params = {**named_values("directory", directories), **named_values("key", [*keys])}
+    these = in_list("d.name", "directory", directories)
+    columns = "r.name, r.value, r.created, r.revision, r.session, s.expires_at"
+    if peek is None:
+        some = f" AND {in_list('r.name', 'key', [*keys])}" if keys else ""
+        return Statement(
+            f"{sql.PRIMARY}SELECT {sql.now}, d.name, d.revision, {columns} FROM {DIRECTORIES} d"
+            f" LEFT JOIN {RECORDS} r ON r.directory = d.id{some}"
+            f" LEFT JOIN {SESSIONS} s ON s.id = r.session WHERE {these}",
+            params,
+        )
+    parts = [
+        f"SELECT {sql.now}, d.name, d.revision{', NULL' * 6} FROM {DIRECTORIES} d WHERE {these}"
+    ]
+    listed = [peek.listed.prefix] if peek.listed else []
+    for number, prefix in enumerate([*peek.first, *peek.count, *listed]):
+        params |= {f"prefix{number}": prefix, f"end{number}": end_of(prefix)}
+        within = f"{{0}}.name >= %(prefix{number})s AND {{0}}.name < %(end{number})s".format
+        those = (
+            f"FROM {DIRECTORIES} d JOIN {RECORDS} r ON r.directory = d.id AND {within('r')}"
+            f" LEFT JOIN {SESSIONS} s ON s.id = r.session WHERE {these}"
+        )
+        place = number - len(peek.first)
+        if place < 0:
+            one = f"SELECT MIN(o.name) FROM {RECORDS} o WHERE o.directory = d.id AND {within('o')}"
+            only = f" AND r.name = ({one})" if peek.first[prefix] == 1 else ""
+            parts.append(f"SELECT {sql.now}, d.name, 0, {columns} {those}{only}")
+        elif place < len(peek.count):
+            parts.append(
+                f"SELECT {sql.now}, d.name, 0, '{place}', NULL, COUNT(*), NULL, NULL, NULL {those}"
+                f" AND (r.session IS NULL OR s.expires_at > {sql.now}) GROUP BY d.name"
+            )
+        else:
+            parts.append(f"SELECT {sql.now}, d.name, 0, r.name{', NULL' * 5} {those}")
+    return Statement(sql.PRIMARY + " UNION ALL ".join(parts), params)
+
+
+def many_of(
+    rows: Sequence[tuple[Any, ...]], directories: Sequence[str], peek: Peek | None
+) -> dict[str, Snapshot]:
+    """Return by directory what the answer to read_many_sql() says."""
+    by_directory: dict[str, list[tuple[Any, ...]]] = {one: [] for one in directories}
+    for now, directory, *columns in rows:
+        by_directory[directory].append((now, *columns))
+    nothing = [(rows[0][0] if rows else 0, None, *[None] * 6)]
+    found = {}
+    for directory, own in by_directory.items():
+        if peek is None:
+            found[directory] = snapshot(directory, own or nothing)
+            continue
+        seen = peeked(directory, own or nothing, peek.count, peek.listed)
+        kept = first_keys(seen.records, peek.first)
+        records = {key: seen.records[key] for key in kept}
+        keys = list_keys(seen.keys, peek.listed)
+        found[directory] = replace(seen, records=records, keys=keys)
+    return found

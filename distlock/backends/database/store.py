@@ -14,13 +14,20 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from distlock.backends.database import errors
 from distlock.backends.database.connect import Engine
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_reads import peek_sql, peeked, read_sql, snapshot
+from distlock.backends.database.record_reads import (
+    many_of,
+    peek_sql,
+    peeked,
+    read_many_sql,
+    read_sql,
+    snapshot,
+)
 from distlock.backends.database.record_sql import (
     ApplyResult,
     ChangeNotice,
@@ -37,6 +44,7 @@ from distlock.backends.store import (
     Condition,
     Exists,
     KeyRange,
+    Peek,
     RecordStore,
     Renewal,
     Session,
@@ -56,6 +64,8 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 
 class DatabaseStore(RecordStore):
     """Keeps records in three tables beside that of the locks."""
+
+    at_once: ClassVar[int] = 50
 
     def __init__(self, pool: Pool, engine: Engine, keep: float) -> None:
         """Empty directories are kept for ``keep`` seconds."""
@@ -97,6 +107,22 @@ class DatabaseStore(RecordStore):
         statement = peek_sql(self._sql, directory, first, count, listed)
         rows = self._rows(directory, statement, deadline)
         return peeked(directory, rows, count, listed)
+
+    def read_many(
+        self,
+        directories: Collection[str],
+        deadline: float | None = None,
+        *,
+        keys: Collection[str] = (),
+        peek: Peek | None = None,
+    ) -> Mapping[str, Snapshot]:
+        """See RecordStore.read_many()."""
+        names, found = [*directories], dict[str, Snapshot]()
+        for start in range(0, len(names), self.at_once):
+            some = names[start : start + self.at_once]
+            rows = self._rows(some[0], read_many_sql(self._sql, some, keys, peek), deadline)
+            found |= many_of(rows, some, peek)
+        return found
 
     def _rows(
         self, directory: str, statement: Statement, deadline: float | None

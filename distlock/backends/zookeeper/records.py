@@ -22,15 +22,13 @@ from typing import Any
 from kazoo.protocol.serialization import Exists as Stat
 from kazoo.protocol.serialization import GetChildren2, GetData, Sync
 
+from distlock.backends.reading import count_keys, first_keys, list_keys
 from distlock.backends.store import (
     KeyRange,
     Put,
     Record,
     RecordStore,
     Snapshot,
-    count_keys,
-    first_keys,
-    list_keys,
 )
 from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.tree import escaped, unescaped

@@ -1,0 +1,135 @@
+"""What is read of directories: some of the keys, and what many recipes look at together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from distlock.backends.base import BaseBackend
+from distlock.backends.store import KeyRange, Peek, RecordStore, Snapshot
+from distlock.concurrency.reentry import calls_others
+from distlock.types.lease import LockInfo
+
+T = TypeVar("T")
+
+
+class ReadAhead:
+    """Answers what recipes of several names ask one after the other, in few questions.
+
+    What the first one asks is asked for the next ones, too: they look at the same things under
+    their own names. So all of them must be of one kind and one backend. An answer may be some
+    moments old when it is used, so this is only for what is shown.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        #: the place of the name that is looked at now
+        self.place = 0
+        #: by question, and what stands before the names, the last answers
+        self._found: dict[tuple[str, str], Mapping[str, Any]] = {}
+
+    def read(
+        self,
+        store: RecordStore,
+        directory: str,
+        deadline: float | None,
+        keys: Collection[str] = (),
+        peek: Peek | None = None,
+    ) -> Snapshot:
+        """Return what RecordStore.read_many() does of a directory."""
+        ask = partial(store.read_many, deadline=deadline, keys=keys, peek=peek)
+        return self._answer(repr((keys, peek)), directory, ask, store.at_once)
+
+    def inspect_holder(
+        self, backend: BaseBackend, name: str, deadline: float | None = None
+    ) -> LockInfo:
+        """See BaseBackend.inspect_holder()."""
+        ask = partial(backend.inspect_holders, deadline=deadline)
+        return self._answer("holder", name, ask, backend.store.at_once)
+
+    def _answer(
+        self, question: str, text: str, ask: Callable[[Sequence[str]], Mapping[str, T]], most: int
+    ) -> T:
+        """Return the answer about ``text``, which ends with the name that is looked at now."""
+        before = text.removesuffix(self._names[self.place])
+        found: Mapping[str, T] = self._found.get((question, before), {})
+        if text not in found:
+            names = self._names[self.place : self.place + most]
+            texts = [before + name for name in names] if before != text else [text]
+            found = self._found[question, before] = ask(texts)
+        return found[text]
+
+
+class _OfThread(threading.local):
+    ahead: ReadAhead | None = None
+
+
+_this = _OfThread()
+
+
+def is_ahead() -> bool:
+    """Return whether what this thread reads may have been read some moments ago."""
+    return _this.ahead is not None
+
+
+def read(
+    store: RecordStore,
+    directory: str,
+    deadline: float | None,
+    keys: Collection[str] = (),
+    peek: Peek | None = None,
+) -> Snapshot:
+    """Read a directory, some keys of it, or what ``peek`` says. See together()."""
+    if _this.ahead is not None:
+        return _this.ahead.read(store, directory, deadline, keys, peek)
+    if peek is not None:
+        return store.peek(directory, peek.first, peek.count, deadline, listed=peek.listed)
+    return store.look(directory, keys, deadline) if keys else store.read(directory, deadline)
+
+
+def inspect_holder(backend: BaseBackend, name: str, deadline: float | None) -> LockInfo:
+    """See BaseBackend.inspect_holder(), and together()."""
+    if _this.ahead is not None:
+        return _this.ahead.inspect_holder(backend, name, deadline)
+    return backend.inspect_holder(name, deadline)
+
+
+@calls_others
+def together(names: Sequence[str], look: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+    """Yield each name, and what ``look(name)`` returns; see ReadAhead for what it looks at."""
+    ahead = ReadAhead(names)
+    for ahead.place, name in enumerate(names):  # noqa: B020
+        _this.ahead = ahead
+        try:
+            found = look(name)
+        finally:
+            _this.ahead = None
+        yield name, found
+
+
+def list_keys(keys: Iterable[str], listed: KeyRange | None) -> list[str]:
+    """Return the keys that are in a range, in its order."""
+    if listed is None:
+        return []
+    prefix, limit, after, reverse = listed
+    found = (key for key in keys if key.startswith(prefix))
+    if reverse:
+        return sorted((key for key in found if not after or key < after), reverse=True)[:limit]
+    return sorted(key for key in found if key > after)[:limit]
+
+
+def first_keys(keys: Iterable[str], first: Mapping[str, int]) -> list[str]:
+    """Return the keys, sorted, of which peek() returns the records."""
+    found = sorted(keys)
+    chosen: set[str] = set()
+    for prefix, limit in first.items():
+        chosen.update(islice((key for key in found if key.startswith(prefix)), limit))
+    return sorted(chosen)
+
+
+def count_keys(keys: Collection[str], count: Collection[str]) -> dict[str, int]:
+    """Return how many of the keys begin with each prefix."""
+    return {prefix: sum(key.startswith(prefix) for key in keys) for prefix in count}
