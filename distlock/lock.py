@@ -200,7 +200,7 @@ class Lock(BaseLock):
             with hold.backend.atomic(hold.lease, using) as is_part:
                 yield self
                 self.check()  # what this process knows to be lost must not be committed
-        except BaseException as error:
+        except BaseException as error:  # as in run_under()
             if is_part:
                 self._leave_to_transaction(error)
             else:
