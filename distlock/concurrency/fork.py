@@ -162,7 +162,7 @@ def _run_in_child() -> None:
     while hook := next(hooks, None) or (_after_hooks.pop(0) if _after_hooks else None):
         try:
             hook()
-        except BaseException as error:
+        except BaseException as error:  # the other hooks must be called, too
             first = first or error
     _process = _Process()
     if first is not None:

@@ -134,8 +134,8 @@ class Connection:
         except TimedOut:
             self.hang_up()
             raise errors.StatementTimeout(f"no answer within {limit:.3g} s") from None
-        except BaseException:
-            self.usable = False  # the answer is still unread: the next statement would read it
+        except BaseException:  # an interrupt: the answer is unread, and the next one would read it
+            self.usable = False
             raise
         if self._notices.not_replicated:
             self._notices.not_replicated = False

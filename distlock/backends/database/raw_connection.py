@@ -74,14 +74,11 @@ class CursorConnection(RawConnection):
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = _results(cursor) if self._has_next_set else [_result(cursor)]
-            cursor.close()
-            return results
-        except BaseException:
-            # The traceback keeps the cursor, and with SQLite that keeps its lock on the file.
-            with contextlib.suppress(Exception):
+            return _results(cursor) if self._has_next_set else [_result(cursor)]
+        finally:
+            # A traceback may keep it, and with SQLite its lock on the file.
+            with contextlib.suppress(Exception):  # all was read, or another error is told
                 cursor.close()
-            raise
 
 
 def _results(cursor: Any) -> list[Result]:
