@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.threads import call_elsewhere, start, start_for_callbacks
 from distlock.concurrency.wait_queue import WaitQueue
 
@@ -58,6 +59,7 @@ class ThreadCall(Pending[T], Generic[T]):
         if self._undo is not None:
             call_elsewhere(self._undo)
 
+    @calls_others
     def run(self, finish: Callable[[], object]) -> None:
         """Make the call; ``finish`` is called before anybody is told of its end."""
         self.begun = True  # before looking whether it is abandoned, see ``begun``
