@@ -53,7 +53,7 @@ def run_under(
         except LockError as error:
             on_leave_error(error)
         return result
-    except BaseException as error:
+    except BaseException as error:  # whatever it is, others wait for the lock
         # An interrupt may have come after the lock was taken, but before acquire() returned.
         if must_leave or _has_entered_since(lock, before):
             lock.__exit__(type(error), error, error.__traceback__)

@@ -89,8 +89,8 @@ class TaskExecution(RunningTask):
         try:
             with activity(f"Celery task {self}"):
                 return body(*args, **kwargs)
-        except BaseException as error:
-            ended_by = error
+        except (Reject, Retry, SystemExit, KeyboardInterrupt) as error:
+            ended_by = error  # it may come again
             raise
         finally:
             running_task.reset(outer)

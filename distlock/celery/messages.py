@@ -145,6 +145,7 @@ def publish(
     running = _running_here(task, task_id, header, args, kwargs)
     if running is not None:
         header = _published_again(header or running.header, running)
+    result = None
     try:
         if header is None and task.queueing_name is not None:
             name = task.queueing_name(args, kwargs)
@@ -162,13 +163,12 @@ def publish(
         if headers:
             options["headers"] = headers
         result = send(args, kwargs, task_id=task_id, **options)
-    except BaseException:
+    finally:
         # A running task that could not be published again knows whether its message comes again,
         # and frees its queueing lock then, unless it has freed it when it started.
-        frees_it_later = running is not None and not running.queue_lock_freed
-        if header is not None and header.queue_lock is not None and not frees_it_later:
+        frees_it = running is None or running.queue_lock_freed
+        if result is None and frees_it and header is not None and header.queue_lock is not None:
             queueing.release(header.queue_lock)
-        raise
     if running is not None:
         running.republished = True
     return result

@@ -160,15 +160,15 @@ def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHa
 def release(handle: QueueLockHandle) -> None:
     """Free exactly this hold; if the backend does not answer, as soon as it does."""
     backend = handle.backend
+    freed = None
     try:
         freed = backend.release(handle.lease)
     except LockError as error:
         handle.log(logging.WARNING, "queueing lock %r is freed later: %s", error)
-        release_soon(handle)
         return
-    except BaseException:  # a time limit, say; nobody else would free it
-        release_soon(handle)
-        raise
+    finally:
+        if freed is None:  # also after a time limit, say: nobody else would free it
+            release_soon(handle)
     if freed:
         send_event(lock_released, backend, handle.lease)
     else:
@@ -242,12 +242,17 @@ def _claim(
 
 def _try_or_cancel(backend: BaseBackend, claim: Claim) -> Lease | None:
     """Ask for the lock; a grant whose answer is lost is cancelled."""
+    unknown = True
     try:
-        return _try(backend, claim)
-    except BaseException as error:
-        if not (isinstance(error, LockUnavailable) and not error.maybe_applied):
-            backend.cleanup.add(claim)
+        lease = _try(backend, claim)
+        unknown = False
+        return lease
+    except LockUnavailable as error:
+        unknown = error.maybe_applied
         raise
+    finally:
+        if unknown:  # also after an interrupt
+            backend.cleanup.add(claim)
 
 
 def _try(backend: BaseBackend, claim: Claim) -> Lease | None:

@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
 
 from distlock.concurrency.clock import clock, left
+from distlock.concurrency.reentry import calls_others
 
 T = TypeVar("T")
 
@@ -124,6 +125,25 @@ class Pending(Generic[T]):
     def fail(self, error: BaseException) -> bool:
         """Answer with an error, which take() raises. See resolve()."""
         return self._answer((None, error))
+
+    @calls_others
+    def settle(
+        self, call: Callable[[], T], finish: Callable[[], object] = lambda: None
+    ) -> tuple[T | None, BaseException | None]:
+        """Answer with what ``call()`` returns or raises, whatever that is, after ``finish()``.
+
+        Returns what was to be the answer and is nobody's, as a value and an error.
+        """
+        outcome: tuple[T | None, BaseException | None]
+        try:
+            outcome = call(), None
+        except BaseException as error:  # who waits must get it; here it would end the thread
+            outcome = None, error
+        finish()
+        try:
+            return (None, None) if self._answer(outcome) else outcome
+        finally:
+            del outcome  # break the cycle of the error and this frame
 
     def _answer(self, outcome: tuple[T | None, BaseException | None]) -> bool:
         if self._decided.setdefault(_OUTCOME, outcome) is not outcome:

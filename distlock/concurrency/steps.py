@@ -33,7 +33,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from distlock.concurrency import fork
 from distlock.concurrency.pending import Pending, wait_any, wait_any_async
 from distlock.concurrency.reentry import calls_others
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, undo
 from distlock.exceptions import LockError
 
 T = TypeVar("T")
@@ -61,15 +61,17 @@ def run(steps: Steps[T]) -> T:
                 step, value = resume(value), None
                 while True:  # with its end inside the `try`: an interrupt may come there, too
                     step = steps.send(step.run())
-            except BaseException as error:
-                if steps.gi_frame is None:  # type: ignore[attr-defined]  # the body has ended
-                    if isinstance(error, StopIteration):
+            except BaseException as error:  # the body decides what ends it
+                if steps.gi_frame is None:  # type: ignore[attr-defined]  # it has ended
+                    # No call from here on, so no interrupt until the caller has the result.
+                    if error.__class__ is StopIteration:
                         return error.value  # type: ignore[no-any-return]
                     raise
                 resume, value = steps.throw, error
     finally:
         value = None  # the error's traceback has this frame: a cycle would keep both
-        steps.close()
+        if steps.gi_frame is not None:  # type: ignore[attr-defined]
+            steps.close()
 
 
 def run_soon(steps: Steps[object]) -> None:
@@ -98,15 +100,40 @@ async def arun(steps: Steps[T]) -> T:
             except GeneratorExit:  # nothing can be awaited any more
                 fork.current()  # the request may be the parent's, which goes on with it
                 raise
-            except BaseException as error:
+            except BaseException as error:  # see run()
                 if steps.gi_frame is None:  # type: ignore[attr-defined]
-                    if isinstance(error, StopIteration):
+                    if error.__class__ is StopIteration:
                         return error.value  # type: ignore[no-any-return]
                     raise
                 resume, value = steps.throw, error
     finally:
         value = None
-        steps.close()
+        if steps.gi_frame is not None:  # type: ignore[attr-defined]
+            steps.close()
+
+
+def or_undo(steps: Steps[T], clean_up: Callable[[BaseException], object]) -> Steps[T]:
+    """Make the steps of a body, and return what it returns; call ``clean_up(error)`` if it fails.
+
+    This is what protects where a lock granted twice, or someone who waits for ever, would follow.
+    Nothing comes between: the body has either returned to the caller, or ``clean_up`` was called
+    to its end, if at any bytecode there is an interrupt, and at any later one a second one. So
+    ``clean_up`` may be called twice. If the body was collected as garbage it is called on another
+    thread, or on this one where no more threads can be had.
+
+    A ``with`` block could not do it: an interrupt may come before the first line of __exit__().
+    """
+    try:
+        return (yield from steps)
+    except BaseException as error:  # also an interrupt, and GeneratorExit
+        is_clean = False
+        try:
+            undo(error, clean_up, error)
+            is_clean = True
+        finally:
+            if not is_clean:  # a second interrupt: signals often come in twos
+                undo(error, clean_up, error)
+        raise
 
 
 class Executor(Protocol):

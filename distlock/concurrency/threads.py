@@ -17,7 +17,7 @@ from queue import Empty
 from typing import Any, Generic, TypeVar
 
 from distlock.concurrency.clock import clock
-from distlock.concurrency.pending import Latch
+from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
 
 T = TypeVar("T")
@@ -84,32 +84,36 @@ def _start_elsewhere(thread: threading.Thread) -> None:
 
     ``Thread.start`` waits for an Event, which an interrupt may leave locked.
     """
-    over, problems = Latch(), []
-
-    def begin() -> None:
-        try:
-            thread.start()
-        except BaseException as error:
-            problems.append(error)
-        over.set()
-
-    _thread.start_new_thread(begin, ())
-    over.wait(_LONGEST_START)
-    if problems:
-        raise problems[0]
+    begun: Pending[None] = Pending()
+    _thread.start_new_thread(begun.settle, (thread.start,))
+    if begun.wait(clock() + _LONGEST_START):
+        begun.take()
 
 
 def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
-    """Clean up after an error or an interrupt. What is called may be called twice."""
+    """Clean up after an error or an interrupt; see or_undo() in steps.py for what protects this."""
     if isinstance(error, GeneratorExit):
         # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
-        start(call, "distlock-undo", *args)
-        return
+        call_elsewhere(call, *args)
+    else:
+        call(*args)
+
+
+def call_elsewhere(call: Callable[..., object], *args: object) -> None:
+    """Clean up on another thread; on this one, which may take long, if no more can be had."""
     try:
+        start(call, "distlock-undo", *args)
+    except RuntimeError:
         call(*args)
-    except BaseException:  # a second interrupt: signals often come in twos
-        call(*args)
-        raise
+
+
+@calls_others
+def call_and_log(call: Callable[[], object], message: str, *args: object, **options: Any) -> None:
+    """Call a function for nobody: what it raises is logged, with ``message``."""
+    try:
+        call()
+    except BaseException:  # even sys.exit(): what this thread does for others must go on
+        thread_logger.exception(message, *args, **options)
 
 
 class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
@@ -124,7 +128,7 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
         try:
             # Two frames up is who called warning() or the like: logging does not count its own.
             self.logger.log(level, msg, *args, stacklevel=2, **options)
-        except BaseException as error:
+        except BaseException as error:  # it would end the thread
             # Where no thread could be had, a signal's handler may raise here in the main thread.
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and not isinstance(error, Exception):

@@ -17,8 +17,8 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.threads import (
     WaitQueue,
+    call_and_log,
     start,
-    thread_logger,
     warn_if_threads_stand_still,
 )
 
@@ -66,28 +66,29 @@ class Timers:
         may be called some hundredths of a second late. RuntimeError if the thread is needed, and
         no more threads can be had.
         """
-        timer = Timer(clock() + seconds, self._actions)
+        timer, is_set = Timer(clock() + seconds, self._actions), False
         try:
             self._actions[timer] = action
             if timer.due < self._wakes_at:
                 self._wake_for(timer.due)
-        except BaseException:  # also Ctrl-C: nobody would have the timer to cancel it
-            timer.cancel()
-            raise
+            is_set = True
+        finally:
+            if not is_set:  # nobody would have the timer to cancel it
+                timer.cancel()
         return timer
 
     def _wake_for(self, due: float) -> None:
         wakeups = self._wakeups
         if wakeups is None:
             # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups = self._wakeups = WaitQueue()
+            wakeups, thread = WaitQueue(), None
+            self._wakeups = wakeups
             try:
-                start(self._run, "distlock-timers", wakeups)
-            except BaseException:
+                thread = start(self._run, "distlock-timers", wakeups)
+            finally:
                 # No more threads, or an interrupt: the next timer has to try again.
-                if self._wakeups is wakeups:
+                if thread is None and self._wakeups is wakeups:
                     self._wakeups = None
-                raise
         wakeups.put(due)
 
     def _run(self, wakeups: WaitQueue[float]) -> None:
@@ -120,10 +121,7 @@ class Timers:
                 return timer.due
             action = self._actions.pop(timer, None)
             if action is not None:
-                try:
-                    action()
-                except BaseException:  # one action must not keep the others from being called
-                    thread_logger.exception("a timer's action failed")
+                call_and_log(action, "a timer's action failed")
                 del action  # it may be the last reference to large objects
         return math.inf
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
-from distlock.concurrency.threads import WaitQueue, start, start_for_callbacks
+from distlock.concurrency.threads import WaitQueue, call_elsewhere, start, start_for_callbacks
 
 T = TypeVar("T")
 
@@ -55,10 +55,7 @@ class ThreadCall(Pending[T], Generic[T]):
     def undo(self) -> None:
         """Undo the call, on a thread of its own as that may take long."""
         if self._undo is not None:
-            try:
-                start(self._undo, "distlock-undo")
-            except RuntimeError:  # no more threads can be had: the caller has to wait after all
-                self._undo()
+            call_elsewhere(self._undo)
 
     @calls_others
     def run(self, finish: Callable[[], object]) -> None:
@@ -67,16 +64,9 @@ class ThreadCall(Pending[T], Generic[T]):
         if self.over:
             finish()
             return
-        try:
-            result = self._call()
-        except BaseException as error:
-            finish()
-            if not self.fail(error):  # it was abandoned, and may have had an effect all the same
-                self.undo()
-        else:
-            finish()
-            if not self.resolve(result) and result is not None:
-                self.undo()
+        result, error = self.settle(self._call, finish)
+        if result is not None or error is not None:
+            self.undo()  # it was abandoned; also with an error it may have had an effect
 
 
 class WorkerThreads:
@@ -109,16 +99,17 @@ class WorkerThreads:
         If it is abandoned before it has begun, it is not made. If it is abandoned after that and
         returns anything but None, ``undo()`` is called. An error that nobody takes is not logged.
         """
-        job = ThreadCall(call, undo)
+        job, is_in_line = ThreadCall(call, undo), False
         try:
             self._unfinished.add(job)
             self._have_enough_threads()
             self._jobs.put(job)
-        except BaseException:  # also Ctrl-C: nobody would have the job
-            job.discard()
-            if not job.begun:
-                self._unfinished.discard(job)
-            raise
+            is_in_line = True
+        finally:
+            if not is_in_line:  # nobody would have the job
+                job.discard()
+                if not job.begun:
+                    self._unfinished.discard(job)
         return job
 
     async def run(
@@ -136,10 +127,9 @@ class WorkerThreads:
         try:
             if await job.wait_async(deadline):
                 return job.take()
-        except BaseException:
+        finally:
             if undo is not None:
-                job.discard()
-            raise
+                job.discard()  # does nothing to what was taken
         job.discard()
         raise NotDone(job.begun)
 

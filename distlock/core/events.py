@@ -15,7 +15,7 @@ from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.steps import Nested
-from distlock.concurrency.threads import thread_logger
+from distlock.concurrency.threads import call_and_log, thread_logger
 from distlock.core.hold import Hold
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Lease
@@ -75,11 +75,8 @@ def send_loss(hold: Hold, reason: str) -> None:
     level = logging.ERROR if hold.needs_renewal else logging.INFO
     thread_logger.log(level, "lost %s: %s", _described(lease, hold.backend), reason, extra=fields)
     for on_lost in hold.on_lost:
-        try:
-            on_lost(lease)
-        except BaseException:  # even sys.exit(): the others must still be called
-            kind, name = lease.claim.kind, lease.name
-            thread_logger.exception("on_lost of %s %r failed", kind, name, extra=fields)
+        what = lease.claim.kind, lease.name
+        call_and_log(partial(on_lost, lease), "on_lost of %s %r failed", *what, extra=fields)
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 
 

@@ -18,7 +18,7 @@ from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import Holds, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.core.waiting_counts import counted_queue
-from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
+from distlock.exceptions import LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor
@@ -62,32 +62,33 @@ class LockManager:
             ticket = Ticket(request.key, request.lane, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
             try:
-                try:
-                    # A request with the same owner's name always queues: they share one answer.
-                    enqueued = queue.enqueue(ticket, wait=request.wait or request.named)
-                    request.asked = enqueued and ticket.called and not request.named
-                    busy = request.asked or (yield from self._wait(request, ticket, enqueued))
-                    lease = (yield from ask(request)) if request.asked else None
-                    if lease is None:
-                        queue.leave(ticket)
-                        if busy and not ticket.joined:
-                            return False
-                        continue
-                    backend, leave = request.backend, partial(queue.leave, ticket)
-                    set_leaving = partial(setattr, ticket, "leaving", True)
-                    hold = Hold(backend, lease, request.entry, leave, request.key, set_leaving)
-                    holds.add(hold, hold.acquired_at - began)
-                    if request.named:
-                        queue.call_same_owner(ticket)
-                    if (step := event(lock_acquired, hold)) is not None:
-                        yield step
-                    return True
-                except BaseException as error:
+                # A request with the same owner's name always queues: they share one answer.
+                enqueued = queue.enqueue(ticket, wait=request.wait or request.named)
+                request.asked = enqueued and ticket.called and not request.named
+                busy = request.asked or (yield from self._wait(request, ticket, enqueued))
+                lease = (yield from ask(request)) if request.asked else None
+                if lease is None:
+                    queue.leave(ticket)
+                    if busy and not ticket.joined:
+                        return False
+                    continue
+                backend, leave = request.backend, partial(queue.leave, ticket)
+                set_leaving = partial(setattr, ticket, "leaving", True)
+                hold = Hold(backend, lease, request.entry, leave, request.key, set_leaving)
+                holds.add(hold, hold.acquired_at - began)
+                if request.named:
+                    queue.call_same_owner(ticket)
+                if (step := event(lock_acquired, hold)) is not None:
+                    yield step
+                return True
+            except BaseException as error:  # the others of this process must get their turn
+                is_clean = False
+                try:  # as or_undo(), without its functions on the way of each lock
                     self._fail(request, error)
-                    raise
-            except BaseException as error:  # perhaps an interrupt while the first was handled
-                if not isinstance(error, LockError) or isinstance(error, BodyEnded):
-                    self._fail(request, error)
+                    is_clean = True
+                finally:
+                    if not is_clean:
+                        self._fail(request, error)
                 raise
 
     def _wait(self, request: AcquireRequest, ticket: Ticket, enqueued: bool) -> Steps[bool]:
@@ -218,21 +219,22 @@ class LockManager:
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
+            is_last = self.holds.leave(hold, lock)
+            if is_last:
+                gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
+                if gone:
+                    self.renewer.tell_loss(hold, gone)
+                    if loss := hold.lost_error():
+                        raise loss
+                hold.on_end()
+        except BaseException as error:  # as in acquire()
+            is_clean = False
             try:
-                is_last = self.holds.leave(hold, lock)
-                if is_last:
-                    gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
-                    if gone:
-                        self.renewer.tell_loss(hold, gone)
-                        if loss := hold.lost_error():
-                            raise loss
-                    hold.on_end()
-            except BaseException as error:
                 self._fail_to_release(hold, error)
-                raise
-        except BaseException as error:  # perhaps an interrupt while the first was handled
-            if not isinstance(error, LockError) or isinstance(error, BodyEnded):
-                self._fail_to_release(hold, error)
+                is_clean = True
+            finally:
+                if not is_clean:
+                    self._fail_to_release(hold, error)
             raise
         if is_last and (step := event(lock_released, hold)) is not None:
             yield step
@@ -252,10 +254,8 @@ class LockManager:
         # A LockLost may be of another lock, whose loss ends the body that this one is left in.
         if isinstance(error, LockNotHeld):
             hold.on_end()
-        elif hold.loss_reason() is None:
-            undo(error, self._free_later, hold)
         else:
-            undo(error, self._discard, hold)
+            undo(error, self._free_later if hold.loss_reason() is None else self._discard, hold)
 
     def _discard(self, hold: Hold) -> None:
         """Free what may outlast the lease: a seat does where its session goes on for others."""

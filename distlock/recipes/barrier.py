@@ -28,8 +28,7 @@ from distlock.backends.recipe_records import GENERATION, Done, Plan
 from distlock.backends.seats import Seats
 from distlock.backends.store import Condition, Put, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Nested, Steps
-from distlock.concurrency.threads import undo
+from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.blocks import twins
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
@@ -199,7 +198,8 @@ class BaseBarrier(Recipe):
         party = inside or Membership(
             self, self._come, is_alive=lambda: party is self._mark or runs()
         )
-        try:
+
+        def meet() -> Steps[int]:
             if inside is None:
                 joined: Done = yield from party.joining(deadline)
                 if joined.lease is None:
@@ -213,13 +213,14 @@ class BaseBarrier(Recipe):
             else:
                 self._party = party
             return place
-        except BrokenBarrierError:
-            if party.lease is not None:
+
+        def clean_up(error: BaseException) -> None:
+            if not isinstance(error, BrokenBarrierError):
+                self._give_up(party, error)
+            elif party.lease is not None:
                 self._keep(party)
-            raise
-        except BaseException as error:
-            undo(error, self._give_up, party, error)
-            raise
+
+        return (yield from or_undo(meet(), clean_up))
 
     def _waiting(
         self, party: Membership, deadline: float | None, grace: float, passes: bool
@@ -271,7 +272,7 @@ class BaseBarrier(Recipe):
         try:
             yield Nested(action, partial(asyncio.to_thread, action))
         except BrokenBarrierError as error:  # of another one: this one is not broken
-            undo(error, self._give_up, party, error)
+            self._give_up(party, error)
             raise
 
     def _say_ready(self, party: Membership, deadline: float | None) -> Steps[None]:
@@ -398,5 +399,8 @@ class DoubleBarrier(Block, BaseBarrier):
         """Leave; or break it for the others in the background: the caller sees its own error."""
         if error is None:
             yield from self._leaving()
-        elif self._party is not None:
-            undo(error, self._give_up, self._party, error)
+        elif (party := self._party) is not None:
+            try:
+                self._give_up(party, error)
+            finally:  # an interrupt; else this does nothing
+                self._give_up(party, error)

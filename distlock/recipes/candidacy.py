@@ -14,11 +14,10 @@ from distlock.backends.recipe_records import Decide
 from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Steps, Wait
-from distlock.concurrency.threads import undo
+from distlock.concurrency.steps import Steps, Wait, or_undo
 from distlock.core.hold import OnLost
 from distlock.core.manager import manager
-from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable, NotPermitted
+from distlock.exceptions import BodyEnded, LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.lock import Lock
 from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term
 from distlock.recipes.following import Watch
@@ -173,16 +172,21 @@ class Candidacy:
         Raises LockNotHeld if it did not lead, LockLost if it does no more.
         """
         try:
-            end = self.stop()
-            if not (yield from self._membership.leaving(end, deadline)) and self.lock.held:
-                yield self._election._change(end, deadline)  # it had lost its record in an outage
-            yield from self.lock._leaving(self.lock.owner)
+            yield from or_undo(self._resigning(deadline), self._leave_after)
         except (LockNotHeld, LockLost) as error:
             other = self._not_leading() if isinstance(error, LockNotHeld) else error
             raise (LockLost(self._recalled) if self._recalled else other) from None
-        except BaseException as error:
-            undo(error, self.leave_soon)
-            raise
+
+    def _resigning(self, deadline: float | None) -> Steps[None]:
+        end = self.stop()
+        if not (yield from self._membership.leaving(end, deadline)) and self.lock.held:
+            yield self._election._change(end, deadline)  # it had lost its record in an outage
+        yield from self.lock._leaving(self.lock.owner)
+
+    def _leave_after(self, error: BaseException) -> None:
+        # A BodyEnded is of another lock, whose loss ends the body that this one is left in.
+        if isinstance(error, BodyEnded) or not isinstance(error, (LockNotHeld, LockLost)):
+            self.leave_soon()
 
     def leave_soon(self) -> None:
         """Stand and lead no more, without waiting for that. It may be repeated."""

@@ -15,8 +15,8 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Steps, run
-from distlock.concurrency.threads import thread_logger, undo
+from distlock.concurrency.steps import Steps, or_undo, run
+from distlock.concurrency.threads import thread_logger
 from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
@@ -179,8 +179,8 @@ class Delivery(Block):
                 yield self
             if commits:
                 self._settled = "acknowledged"
-        except BaseException as error:
-            undo(error, self._member.resume_renewal)
+        except Exception:  # an interrupted one is lost with its lease, and delivered again
+            self._member.resume_renewal()
             raise
         if commits:
             self._queue._backend.records.forget(lease)
@@ -196,12 +196,7 @@ class Delivery(Block):
                 leases.append(one.check())
         changes = [change for one in deliveries for change in one._done.changes]
 
-        def ack_soon() -> None:
-            for one in deliveries:
-                if not one._settled:
-                    one._member.leave_soon(one._done)
-
-        try:
+        def ack() -> Steps[None]:
             for one in deliveries:
                 one._member.pause_renewal()
             leave = partial(queue._backend.records.leave, leases, Plan(changes))
@@ -211,9 +206,14 @@ class Delivery(Block):
             for one in deliveries:
                 with suppress(LockLost):  # the others need not be delivered again
                     yield from one._leaving()
-        except BaseException as error:  # unless it is renewed, nobody would see that it is garbage
-            undo(error, ack_soon)
-            raise
+
+        # Unless it is renewed, nobody would see that it is garbage.
+        def ack_soon(error: BaseException) -> None:
+            for one in deliveries:
+                if not one._settled:
+                    one._member.leave_soon(one._done)
+
+        yield from or_undo(ack(), ack_soon)
         for one in deliveries:
             if not one._settled:
                 raise one._lost()

@@ -10,8 +10,7 @@ from typing import Any, Self, get_args
 from distlock.backends.reading import inspect_holder
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Nested, Steps
-from distlock.concurrency.threads import undo
+from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.blocks import twins
 from distlock.core.hold import OnLost
@@ -126,22 +125,24 @@ class Election(Block, Recipe):
             raise LockError(f"{self!r}: this candidate stands already, or leads already")
         state = self._state(self)
         this = state.candidacy = state.new_candidacy()
-        try:
-            with suppress(LockError):  # lost, and not left yet
-                yield from before.leaving(deadline_of(_LAST_ANSWER))
-            if (yield from this.campaigning(deadline, patient=before.lease is not None)):
-                return True
-            with suppress(LockError):  # what cannot be done now is done later
-                yield from this.leaving()
-            return False
-        except BaseException as error:
+
+        def campaign() -> Steps[bool]:
             try:
-                if not isinstance(error, GeneratorExit):  # at once: the process may be ending
-                    with suppress(LockError):
-                        yield from this.leaving(deadline=deadline_of(_LAST_ANSWER))
-            finally:
-                undo(error, this.leave_soon)
-            raise
+                with suppress(LockError):  # lost, and not left yet
+                    yield from before.leaving(deadline_of(_LAST_ANSWER))
+                if (yield from this.campaigning(deadline, patient=before.lease is not None)):
+                    return True
+                with suppress(LockError):  # what cannot be done now is done later
+                    yield from this.leaving()
+                return False
+            except GeneratorExit:
+                raise
+            except BaseException:  # it leads no more, and at once: the process may be ending
+                with suppress(LockError):
+                    yield from this.leaving(deadline=deadline_of(_LAST_ANSWER))
+                raise
+
+        return (yield from or_undo(campaign(), lambda _: this.leave_soon()))
 
     campaign, acampaign = twins("campaign", _campaign)
 
@@ -186,7 +187,7 @@ class Election(Block, Recipe):
                     with suppress(LockError):  # the work was done; the rest is done later
                         yield from self._leaving()
                     return result
-            except BaseException as error:
+            except BaseException as error:  # whatever ends it, the next one must lead
                 # What is lost before this one has led is a lock around this.
                 if isinstance(error, LockLost) and self._candidacy.lease and not self.leading:
                     continue

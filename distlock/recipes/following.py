@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet, ref
 
@@ -19,7 +20,7 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run
-from distlock.concurrency.threads import start_for_callbacks, thread_logger
+from distlock.concurrency.threads import call_and_log, start_for_callbacks, thread_logger
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
 from distlock.types.arguments import checked_callback
@@ -212,10 +213,6 @@ def _call_back(known: ref[Watch], follower: Follower[Any]) -> None:
 
 
 def _tell(watch: Watch | None, found: Any) -> None:
-    try:
-        if watch is not None and not watch._follower.stopped.over:
-            watch._callback(found)
-    except BaseException:  # even sys.exit(): the next change must still be told
-        thread_logger.exception(
-            "a callback for changes of %r failed", watch and watch._follower.recipe
-        )
+    if watch is not None and not watch._follower.stopped.over:
+        failed = "a callback for changes of %r failed"
+        call_and_log(partial(watch._callback, found), failed, watch._follower.recipe)

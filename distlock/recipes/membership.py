@@ -16,12 +16,12 @@ from distlock.backends.seats import held_key
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.fork import PerProcess
-from distlock.concurrency.steps import Call, Steps, run
-from distlock.concurrency.threads import start, thread_logger, undo
+from distlock.concurrency.steps import Call, Steps, or_undo, run
+from distlock.concurrency.threads import start, thread_logger
 from distlock.core.hold import Entrant, Hold
 from distlock.core.manager import manager
 from distlock.core.options import checked_lease
-from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
+from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe
 from distlock.types.lease import Claim, Lease, Owner, new_nonce
 from distlock.types.owners import current_owner
@@ -155,20 +155,31 @@ class Membership:
         ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
         now it is done later, and LockUnavailable is raised.
         """
-        state = self._state()
+        usual = self.recipe._backend.records.leave
         while (hold := self._hold) is not None:
-            backend = self.recipe._backend
-            usual = partial(backend.records.leave, [hold.lease], plan, read=self.read)
-            call = partial(leave, hold.lease) if leave else usual
-            try:
-                if self._replace(hold, None):  # else it has joined again meanwhile
-                    due = backend.calls.due(deadline)
-                    return (yield Call(call, due, executor=backend.release_calls)) is not None
-            except BaseException as error:  # interrupted at any moment, the record must not stay
-                if state is self._state():
-                    undo(error, self._leave_later, hold, call)
-                raise
+            lease = hold.lease
+            call = partial(leave, lease) if leave else partial(usual, [lease], plan, read=self.read)
+            left = yield from self._removing(hold, call, deadline)
+            if left is not None:
+                return left
         return False
+
+    def _removing(
+        self, hold: Hold, leave: Callable[[float | None], object], deadline: float | None
+    ) -> Steps[bool | None]:
+        state, backend = self._state(), self.recipe._backend
+
+        def remove() -> Steps[bool | None]:
+            if not self._replace(hold, None):
+                return None  # it has joined again meanwhile
+            due = backend.calls.due(deadline)
+            return (yield Call(leave, due, executor=backend.release_calls)) is not None
+
+        def clean_up(error: BaseException) -> None:
+            if state is self._state():  # else this is the child of a fork
+                self._leave_later(hold, leave)
+
+        return (yield from or_undo(remove(), clean_up))
 
     # At once
 
@@ -266,25 +277,24 @@ def joining_all(
                 member._replace(hold, None)
             backend.cleanup.add(claim)
 
-    try:
+    def join() -> Steps[Done]:
         change = partial(backend.records.change, first.recipe._directory, first.decide)
-        join = partial(change, read=read or first.read, claims=claims, once=once)
-        done: Done = yield backend.asking(join, deadline, cancel_all)
+        ask = partial(change, read=read or first.read, claims=claims, once=once)
+        done: Done = yield backend.asking(ask, deadline, cancel_all)
         pairs = zip(members, done.leases, strict=False)
         if all(member._replace(lost, member._new_hold(lease)) for member, lease in pairs):
             return done
         cancel_all()
         return done._replace(leases=())
-    except LockUnavailable as error:
-        if error.maybe_applied:
-            undo(error, cancel_all)
-        raise
-    except LockError:
-        raise
-    except BaseException as error:  # an interrupt; the records may be there
-        if state is first._state():  # else this is the child of a fork
-            undo(error, cancel_all)
-        raise
+
+    def clean_up(error: BaseException) -> None:
+        is_answer = isinstance(error, LockError) and not isinstance(error, BodyEnded)
+        if isinstance(error, LockUnavailable):
+            is_answer = not error.maybe_applied
+        if not is_answer and state is first._state():  # else this is the child of a fork
+            cancel_all()
+
+    return (yield from or_undo(join(), clean_up))
 
 
 def _rejoin(known: ref[Membership], lost: Hold) -> None:

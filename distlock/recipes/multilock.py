@@ -254,16 +254,7 @@ class MultiLock(BlockLock):
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
-        try:
-            try:
-                owner = run(self._taking(entered, wait, deadline))
-            except BaseException as error:
-                entered.leave_all()
-                entered.add_errors_to(error)
-                raise
-        except BaseException:  # also an interrupt while an error was handled
-            entered.leave_all()
-            raise
+        owner = run(entered.or_leave(self._taking(entered, wait, deadline)))
         entered.raise_errors()
         return owner
 
@@ -273,19 +264,7 @@ class MultiLock(BlockLock):
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
-        try:
-            try:
-                owner = await arun(self._taking(entered, wait, deadline))
-            except LockError as error:
-                await entered.aleave_all()
-                entered.add_errors_to(error)
-                raise
-        except GeneratorExit:
-            entered.leave_soon()
-            raise
-        except BaseException:
-            await entered.aleave_all()
-            raise
+        owner = await arun(entered.or_leave(self._taking(entered, wait, deadline)))
         entered.raise_errors()
         return owner
 
@@ -321,7 +300,7 @@ class MultiLock(BlockLock):
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)
-        await entered.aleave_all()
+        await arun(entered.or_leave(entered.leaving()))
         if body_error is not None:
             entered.add_errors_to(body_error)
             return

@@ -21,8 +21,7 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Steps
-from distlock.concurrency.threads import undo
+from distlock.concurrency.steps import Steps, or_undo
 from distlock.core.blocks import twins
 from distlock.core.hold import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
@@ -243,25 +242,20 @@ class Registration(Block):
             found = self._names._found(snapshot, self.name)
             return None if key in found else any(one.address == wanted for one in found.values())
 
-        # A function of its own: an interrupt at the end of a loop would pass by the `try`.
-        def until_taken() -> Steps[bool | None]:
+        def hand_over() -> Steps[bool | None]:
+            yield from membership.updating({**self._said, "promised": wanted}, deadline=deadline)
             until_found = self._names._until_found
             while (taken := (yield from until_found(self.name, look, deadline))) is None:
                 if (yield from membership.updating(self._said)) is not None:
-                    break
+                    return None
+            yield from membership.leaving()
             return taken
 
-        try:
-            yield from membership.updating({**self._said, "promised": wanted}, deadline=deadline)
-            if (taken := (yield from until_taken())) is None:
-                return False
-            yield from membership.leaving()
-        except BaseException as error:
-            undo(error, membership.leave_soon, Plan([Delete(self._key)]))
-            raise
-        if not taken:
+        plan = Plan([Delete(self._key)])
+        taken = yield from or_undo(hand_over(), lambda _: membership.leave_soon(plan))
+        if taken is False:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
-        return True
+        return taken is not None
 
     hand_over, ahand_over = twins("hand_over", _hand_over)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Self
+from typing import Self, TypeVar
 
 from distlock.backends.background import answer_due
-from distlock.concurrency.steps import Steps, arun, run
-from distlock.concurrency.threads import start
+from distlock.concurrency.steps import Steps, run
+from distlock.concurrency.threads import call_elsewhere
 from distlock.core.base_lock import BaseLock
 from distlock.core.blocks import add_leave_error
 from distlock.core.until_commit import warn_if_uncommitted
@@ -20,7 +20,9 @@ from distlock.types.owners import is_named
 
 logger = logging.getLogger("distlock")
 
-#: So often a task that is cancelled meanwhile goes on leaving.
+T = TypeVar("T")
+
+#: So often who is interrupted, or cancelled, while leaving begins anew.
 _TRIES = 5
 
 
@@ -144,34 +146,29 @@ class EnteredLocks:
         for part in self._freed if is_here and not is_part else ():
             warn_if_uncommitted(part._key, part._is_until_commit)
 
-    def leave_all(self) -> None:
-        """Make the steps of leaving()."""
+    def or_leave(self, steps: Steps[T], tries: int = _TRIES) -> Steps[T]:
+        """Make the steps of a body, and return what it returns; if it fails, leave to the end.
+
+        See or_undo(), which cannot wait for what it does. A second interrupt does not keep it from
+        that, nor do more of them, for so many ``tries``.
+        """
         try:
+            return (yield from steps)
+        except GeneratorExit:  # nothing can be waited for any more
+            self.leave_soon()
+            raise
+        except BaseException as error:  # also an interrupt: others wait for these locks
             try:
-                run(self.leaving())
-            except BaseException:  # an interrupt; what it came in is done to the end
-                run(self.leaving())
-                raise
-        except BaseException as error:  # a second one: signals often come in twos
-            run(self.leaving())
+                if tries:
+                    yield from self.or_leave(self.leaving(), tries - 1)
+            finally:
+                yield from self.leaving()
             self.add_errors_to(error)
             raise
 
-    async def aleave_all(self) -> None:
-        """See leave_all()."""
-        interrupt: BaseException | None = None
-        for _ in range(_TRIES):
-            try:
-                await arun(self.leaving())
-                break
-            except GeneratorExit:  # nothing can be awaited any more
-                self.leave_soon()
-                raise
-            except BaseException as error:  # a cancelled task
-                interrupt = error
-        if interrupt is not None:
-            self.add_errors_to(interrupt)
-            raise interrupt
+    def leave_all(self) -> None:
+        """Make the steps of leaving()."""
+        run(self.or_leave(self.leaving()))
 
     def leave_soon(self) -> None:
         """Leave for someone who is gone, without making the caller wait.
@@ -180,7 +177,7 @@ class EnteredLocks:
         """
         rest = copy(self)
         self._entries = []
-        start(rest.leave_all, "distlock-undo")
+        call_elsewhere(rest.leave_all)
 
     def raise_errors(self) -> None:
         """Raise the worst of the errors of leaving, if there were any."""

@@ -19,8 +19,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.store import Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.steps import Nested, Sleep, Steps
-from distlock.concurrency.threads import undo
+from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
 from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_items as items
@@ -187,12 +186,12 @@ class Queue(OperatedQueue):
     ) -> Steps[list[Delivery]]:
         taken = list[Delivery]()
         take = partial(self._attempt_to_take, taken, most, begins)
-        try:
-            yield from self._wait_in_line("get", take, blocking, timeout)
-        except BaseException as error:  # nobody has seen them
-            for delivery in taken:
-                undo(error, delivery.give_up)
-            raise
+
+        def give_up(error: BaseException) -> None:
+            for delivery in taken:  # nobody has seen them
+                delivery.give_up()
+
+        yield from or_undo(self._wait_in_line("get", take, blocking, timeout), give_up)
         if not taken:
             raise Empty(f"queue {self.name!r} on {self.using!r} is empty")
         return taken
@@ -306,8 +305,11 @@ class Queue(OperatedQueue):
         entered = EnteredLocks()
         entered.add(place, current_actor().owner)
         first = False
-        try:
-            while True:  # an interrupt at the end of a `while` with a condition would pass by
+
+        def wait() -> Steps[Any]:
+            nonlocal first
+            result = None
+            while result is None:
                 if not first:
                     # Whoever is before it may have been stopped: it makes an attempt now and then.
                     try:
@@ -317,22 +319,20 @@ class Queue(OperatedQueue):
                         raise
                 # The last time, too, others must not be too fast for it.
                 result, seen = yield from attempt(deadline, first or left(deadline, 1) <= 0)
-                if result is not None or left(deadline, 1) <= 0:
+                if left(deadline, 1) <= 0:
                     break
-                if first:
+                if first and result is None:
                     yield from self._wait_for_change(seen, deadline)
             if not first:
                 yield from place.giving_up(deadline)
             yield from entered.leaving()
-        except BaseException as error:  # also an interrupt while it was left
+            return result
+
+        def give_up(error: BaseException) -> None:
             if not first:
-                undo(error, place.give_up_soon)
-            if isinstance(error, GeneratorExit):  # nothing can be waited for any more
-                entered.leave_soon()
-            else:
-                yield from entered.leaving()
-            raise
-        return result
+                place.give_up_soon()
+
+        return (yield from entered.or_leave(or_undo(wait(), give_up)))
 
     put, aput = twins("put", _put)
     put_many, aput_many = twins("put_many", _put_many)

@@ -58,7 +58,7 @@ def isolated_locks() -> Iterator[None]:
     try:
         with written.noting():
             yield
-    except BaseException as error:
+    except BaseException as error:  # also what pytest.skip() and pytest.fail() raise
         if leaked := _free_again(before, written):
             error.add_note(leaked)
         raise
@@ -88,7 +88,7 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
                     entered.callback(_leave, lock)
                 held.set_result(None)
                 done.wait()
-        except BaseException as error:
+        except Exception as error:
             if held.done():
                 raise
             held.set_exception(error)

@@ -4,12 +4,15 @@ import _thread
 import asyncio
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Call, Either, Sleep, Wait, arun, run
+from distlock.concurrency.steps import Call, Either, Sleep, Wait, arun, or_undo, run
+from distlock.exceptions import LockUnavailable
+from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
 
@@ -213,6 +216,63 @@ def test_whenever_it_is_interrupted_the_body_has_cleaned_up_when_that_is_known()
         assert left in ([["done"], [KeyboardInterrupt]] if entered else [[]])
         moment += 1
     assert moment > 10
+
+
+class Guarded:
+    """A body with its clean-up, and what has come of it."""
+
+    def __init__(self, error=None):
+        self.began, self.returned, self.cleaned_by = False, [], []
+        self._error = error
+
+    def run(self):
+        self.returned.append(run(self.steps()))
+
+    def steps(self):
+        return or_undo(self._body(), self._clean_up)
+
+    def _body(self):
+        self.began = True
+        yield Sleep(0)
+        yield Call(lambda deadline: "value", executor=Executor())
+        if self._error is not None:
+            raise self._error
+        return "result"
+
+    def _clean_up(self, error):
+        clock()  # an interrupt may come in here, too
+        self.cleaned_by.append(threading.get_ident())
+
+
+@pytest.mark.parametrize("error", [None, ValueError, LockUnavailable, KeyboardInterrupt])
+def test_at_whatever_moment_an_interrupt_comes_a_body_has_returned_or_is_cleaned_up_after(error):
+    """After an error of the body it is the second one, which comes while the first is handled."""
+    moment, interrupt = 1, True
+    while interrupt:
+        guarded = Guarded(error)
+
+        def drive(guarded=guarded):
+            with suppress(ValueError, LockUnavailable):
+                guarded.run()
+
+        interrupt = interrupted(drive, moment)
+        assert bool(guarded.returned) is (guarded.began and not guarded.cleaned_by)
+        moment += 1
+    assert moment > 10
+    assert len(guarded.cleaned_by) == (error is not None)  # once, if nothing came between
+
+
+@pytest.mark.parametrize("threads", ["there are threads", "no more threads"])
+def test_a_body_that_is_garbage_is_cleaned_up_after_by_another_thread(refuse, threads):
+    guarded = Guarded()
+    if threads == "no more threads":
+        refuse("distlock-undo", 1)
+    steps = guarded.steps()
+    next(steps)
+    steps.close()
+    eventually(lambda: guarded.cleaned_by)
+    by_itself = guarded.cleaned_by == [threading.get_ident()]
+    assert by_itself is (threads == "no more threads")
 
 
 def test_a_soft_time_limit_ends_a_wait():

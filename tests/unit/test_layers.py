@@ -216,6 +216,23 @@ def test_a_module_stays_short():
     assert not long
 
 
+def test_an_interrupt_ends_in_few_places_and_each_says_why():
+    """See "Handlers" in docs/architecture.md."""
+    found = [
+        (dotted(path), path.read_text().splitlines()[node.lineno - 1])
+        for path in modules()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ExceptHandler) and catches_everything(node)
+    ]
+    assert not [place for place in found if "#" not in place[1]]
+    assert len(found) <= 20
+
+
+def catches_everything(handler):
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or ast.unparse(kind) == "BaseException" for kind in kinds)
+
+
 def code_lines(path):
     text = path.read_text()
     said = {

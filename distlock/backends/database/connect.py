@@ -203,7 +203,7 @@ def _opened(wrapper: Any, limit: float, blocking: bool, pooled: bool | None) -> 
         raise NoSession(f"cannot connect: {error}") from error
     try:
         engine.set_up(session, limit, blocking, pooled)
-    except BaseException as error:
+    except Exception as error:  # after an interrupt the garbage collector closes it
         session.close()
         if isinstance(error, StatementFailed):
             raise NoSession(f"cannot set up a session: {error}") from error.__cause__
@@ -219,13 +219,9 @@ def connect_with_timeout(limit: float, connect: Callable[[], DatabaseSession]) -
     pending: Pending[DatabaseSession] = Pending()
 
     def connect_for_pending() -> None:
-        try:
-            session = connect()
-        except BaseException as error:
-            pending.fail(error)
-        else:
-            if not pending.resolve(session):
-                session.close()
+        session, _ = pending.settle(connect)
+        if session is not None:  # nobody waits for it any more
+            session.close()
 
     try:
         try:
@@ -235,7 +231,6 @@ def connect_with_timeout(limit: float, connect: Callable[[], DatabaseSession]) -
         if pending.wait(clock() + limit):
             return pending.take()
         raise NoSession(f"cannot connect within {limit:.3g} s")
-    except BaseException:  # also Ctrl-C
-        if session := pending.abandon():
+    finally:
+        if session := pending.abandon():  # does nothing after take()
             session.close()
-        raise

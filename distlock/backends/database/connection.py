@@ -109,14 +109,11 @@ class CursorConnection(RawConnection):
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = _results(cursor) if self._has_next_set else [_result(cursor)]
-            cursor.close()
-            return results
-        except BaseException:
-            # The traceback keeps the cursor, and with SQLite that keeps its lock on the file.
-            with contextlib.suppress(Exception):
+            return _results(cursor) if self._has_next_set else [_result(cursor)]
+        finally:
+            # A traceback may keep it, and with SQLite its lock on the file.
+            with contextlib.suppress(Exception):  # all was read, or another error is told
                 cursor.close()
-            raise
 
 
 def _results(cursor: Any) -> list[Result]:
@@ -222,8 +219,8 @@ class Connection:
         except TimedOut:
             self.hang_up()
             raise errors.StatementTimeout(f"no answer within {limit:.3g} s") from None
-        except BaseException:
-            self.usable = False  # the answer is still unread: the next statement would read it
+        except BaseException:  # an interrupt: the answer is unread, and the next one would read it
+            self.usable = False
             raise
         if self.notices.not_replicated:
             self.notices.not_replicated = False

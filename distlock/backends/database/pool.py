@@ -52,6 +52,8 @@ class _Loan:
     """
 
     session: DatabaseSession | None = None
+    #: whether what it was lent for came to its end; else it may be in the middle of a packet
+    is_whole = False
     #: where the session is kept after this; another list since, if the pool was closed
     home: list[DatabaseSession]
     #: is set when it is granted, if that has to be waited for
@@ -147,12 +149,14 @@ class Pool:
         until = clock() + self.limit(deadline)
         lost = maybe_applied = False
         while True:
-            began = clock()
-            loan = None
+            began, loan = clock(), _Loan()
             try:
-                loan, session = self._take(until, fresh=lost, at_once=at_once)
-                return function(session)
+                session = self._take(loan, until, fresh=lost, at_once=at_once)
+                result = function(session)
+                loan.is_whole = True
+                return result
             except errors.StatementFailed as failed:
+                loan.is_whole = True
                 maybe_applied = failed.maybe_applied = failed.maybe_applied or maybe_applied
                 if isinstance(failed, errors.StatementTimeout):
                     # A network may have forgotten all connections that were idle for a while.
@@ -163,13 +167,8 @@ class Pool:
                     if lost:
                         raise
                     lost = True
-            except BaseException:
-                if loan is not None:
-                    session.usable = False
-                raise
             finally:
-                if loan is not None:
-                    self._give_back(loan)
+                self._give_back(loan)
 
     def open(self, deadline: float | None = None, *, blocking: bool = False) -> DatabaseSession:
         """Open a session that the caller alone uses, and closes; raises NoSession.
@@ -190,7 +189,7 @@ class Pool:
             self.schema, self.namespace = session.schema, session.namespace
             if session.pooled != self.pooled:
                 self._note_pooler(session.pooled)
-        except BaseException:  # also Ctrl-C: nobody would close it
+        except Exception:  # after an interrupt the garbage collector closes it
             session.close()
             raise
         return session
@@ -214,48 +213,43 @@ class Pool:
     # Lending
 
     def _take(
-        self, until: float, *, fresh: bool = False, at_once: bool = False
-    ) -> tuple[_Loan, DatabaseSession]:
-        """Return a loan, which is to be given back, and its session; NoSession after ``until``.
+        self, loan: _Loan, until: float, *, fresh: bool = False, at_once: bool = False
+    ) -> DatabaseSession:
+        """Return a session for a loan, which is given back in any case; NoSession after ``until``.
 
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
-        loan, loans = _Loan(), self._loans
-        try:
-            now = clock()
-            with self._mutex:
-                if at_once or (len(loans) < self.sessions and not self._waiting):
-                    # The callback is a C function, so no signal handler runs during it.
-                    loans.add(ref(loan, loans.discard))
-                else:
-                    loan.latch = Latch()
-                    self._waiting.append(ref(loan))
-            if loan.latch is not None:
-                self._wait_for(loan.latch, until)
-            target = target_of(connections.settings[self.database])
-            loan.home = self._idle
-            while True:
-                try:
-                    session = loan.home.pop()
-                except IndexError:
-                    break
-                if (
-                    not fresh
-                    and session.usable
-                    and session.idle_since >= self._trusted_since
-                    and session.target == target  # the test runner points aliases elsewhere
-                    and (now - session.idle_since < _FRESH or not session.stale)
-                ):
-                    loan.session = session
-                    session.until = until
-                    return loan, session
-                session.close()
-            loan.session = session = self.open(until)
-            session.until = until
-            return loan, session
-        except BaseException:  # the traceback keeps the loan
-            self._give_back(loan)
-            raise
+        loans, now = self._loans, clock()
+        with self._mutex:
+            if at_once or (len(loans) < self.sessions and not self._waiting):
+                # The callback is a C function, so no signal handler runs during it.
+                loans.add(ref(loan, loans.discard))
+            else:
+                loan.latch = Latch()
+                self._waiting.append(ref(loan))
+        if loan.latch is not None:
+            self._wait_for(loan.latch, until)
+        target = target_of(connections.settings[self.database])
+        loan.home = self._idle
+        while True:
+            try:
+                session = loan.home.pop()
+            except IndexError:
+                break
+            if (
+                not fresh
+                and session.usable
+                and session.idle_since >= self._trusted_since
+                and session.target == target  # the test runner points aliases elsewhere
+                and (now - session.idle_since < _FRESH or not session.stale)
+            ):
+                loan.session = session
+                session.until = until
+                return session
+            session.close()
+        loan.session = session = self.open(until)
+        session.until = until
+        return session
 
     def _give_back(self, loan: _Loan) -> None:
         """Keep the session if it can still be used, else close it; let the next thread have one."""
@@ -265,7 +259,7 @@ class Pool:
             keeps = "outbox" not in vars(mail) if keep is None else keep > 0
             if session is None:
                 pass
-            elif session.usable and loan.home is self._idle and keeps:
+            elif session.usable and loan.is_whole and loan.home is self._idle and keeps:
                 session.idle_since = clock()
                 loan.home.append(session)
                 if loan.home is not self._idle:  # all were closed just now

@@ -86,12 +86,11 @@ class RecordListener:
         if steps and self._session is not None:
             try:
                 self._session.run(Statement("; ".join(steps)), self._pool.timeout)
-            except errors.RowLocked:  # changes were being made, one after the other
-                self.close()
-                return False
-            except BaseException:
+            except Exception as error:
                 self.close()  # some of the locks may have been taken
-                raise
+                if not isinstance(error, errors.RowLocked):
+                    raise
+                return False  # changes were being made, one after the other
         for channel in old:
             del self._channels[channel]
         self._channels |= dict.fromkeys(needed, now + _KEEP)
@@ -106,7 +105,7 @@ class RecordListener:
             return []
         try:
             return list(map(ChangeNotice.read, self._session.notifications()))
-        except BaseException:
+        except Exception:
             self.close()
             raise
 
@@ -204,7 +203,7 @@ class RecordWatcher:
             if not watches:
                 alarm.ring()
 
-        watch = _Watch(directory, since, key, Pending(drop))
+        watch, is_set = _Watch(directory, since, key, Pending(drop)), False
         try:
             watches.add(watch)
             with self._mutex:
@@ -215,9 +214,10 @@ class RecordWatcher:
                         start(self._run, "distlock-records", alarm, watches)
                         self._running = True
             alarm.ring()
-        except BaseException:  # nobody would abandon it
-            drop()
-            raise
+            is_set = True
+        finally:
+            if not is_set:  # nobody would abandon it
+                drop()
         return watch.pending
 
     def note_change(self, notice: ChangeNotice) -> None:

@@ -171,7 +171,7 @@ def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> Data
     try:
         with gate.closed:
             return opened()
-    except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
+    except Exception:  # after an interrupt the garbage collector closes it
         with contextlib.suppress(Exception):  # there may be none yet
             wrapper.connection.close()
         raise
@@ -197,17 +197,18 @@ def in_transaction(
         # has nothing to take for its own.
         connection.ask(Statement(begin))
         with gate.closed:
+            is_done = False
             try:
                 result = method(self, connection, *args, **kwargs)
                 connection.ask(Statement(end))
+                is_done = True
                 return result
-            except BaseException:
+            finally:
                 try:
-                    for statement in undo:
+                    for statement in () if is_done else undo:
                         connection.ask(Statement(statement))
                 except StatementFailed:
                     connection.usable = False
-                raise
 
     return run
 

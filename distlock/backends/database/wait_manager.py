@@ -282,7 +282,7 @@ class WaitManager:
                 self._waiters.add(waiter)
             self._monitor.start()
             self._threads.submit(waiter.run)
-        except BaseException as error:
+        except BaseException as error:  # also an interrupt, after which the waiter may go on
             # A claim must not be asked for again while a waiter of it is at work: the waiter frees
             # in the end what it may have got.
             never_runs = waiter.begin()

@@ -176,12 +176,10 @@ class Connections:
         try:
             connection = self._take() or _Connection(self.endpoint, self._tls, deadline)
             response = connection.exchange(request, deadline)
-        except BaseException as error:
+        except (OSError, EOFError, ValueError) as error:
             if connection is not None:
                 connection.close()  # the rest of the answer may still come
-            if isinstance(error, OSError | EOFError | ValueError):
-                raise Unanswered(error, sent=connection is not None) from error
-            raise
+            raise Unanswered(error, sent=connection is not None) from error
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(connection)
         else:
@@ -214,12 +212,10 @@ class Connections:
             response = HTTPResponse(sock, method="POST")
             response.begin()
             return Stream(sock, response)
-        except BaseException as error:
+        except (OSError, HTTPException) as error:
             if sock is not None:
                 sock.close()
-            if isinstance(error, OSError | HTTPException):
-                raise Unanswered(error, sent=True) from error
-            raise
+            raise Unanswered(error, sent=True) from error
 
 
 class Stream(_Connected):
@@ -261,16 +257,20 @@ def _close_all(connections: list[_Connection]) -> None:
 
 
 def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
-    sock = socket.create_connection((endpoint.host, endpoint.port), _rest(deadline))
+    sock, is_ready = (
+        socket.create_connection((endpoint.host, endpoint.port), _rest(deadline)),
+        False,
+    )
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.scheme == "https" and tls is not None:
             sock.settimeout(_rest(deadline))
             sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
+        is_ready = True
         return sock
-    except BaseException:
-        sock.close()
-        raise
+    finally:
+        if not is_ready:
+            sock.close()
 
 
 def _rest(deadline: float) -> float:

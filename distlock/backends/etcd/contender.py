@@ -23,8 +23,7 @@ from distlock.backends.etcd.messages import (
 from distlock.backends.etcd.watches import KeyWatch
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Call, Sleep, Steps, Wait
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.steps import Call, Sleep, Steps, Wait, or_undo
 from distlock.concurrency.workers import NotDone
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
@@ -232,14 +231,7 @@ class EtcdContender:
         if lease is not None or self._is_over():
             return lease
         try:
-            lease = yield from self._queue()
-        except GeneratorExit:
-            # The garbage collector may do this, in a thread that holds a mutex that is needed here.
-            call_after(0.0, self._undo)
-            raise
-        except BaseException:
-            self._undo()
-            raise
+            lease = yield from or_undo(self._queue(), lambda _: self._undo())
         finally:
             self._unwatch()
         if not self._unsure:

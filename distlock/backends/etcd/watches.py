@@ -114,6 +114,7 @@ class Watches:
         """
         number = next(self._numbers)
         watch = KeyWatch(key, since, callback, prefix, deletes_only, number, self._cancel)
+        is_set = False
         try:
             # The thread notes what it follows and has told, and then looks for watches: so what
             # one of the two does not see yet, the other one does.
@@ -123,9 +124,10 @@ class Watches:
                 self._wake()
             elif since < followed.last:
                 self._answer(watch)
-        except BaseException:  # also Ctrl-C: nobody would have the watch to cancel it
-            watch.cancel()
-            raise
+            is_set = True
+        finally:
+            if not is_set:  # nobody would have the watch to cancel it
+                watch.cancel()
         return watch
 
     def _cancel(self, number: int) -> bool:
@@ -151,13 +153,14 @@ class Watches:
         wakeups = self._wakeups
         if wakeups is None:
             # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups = self._wakeups = WaitQueue()
+            wakeups, thread = WaitQueue(), None
+            self._wakeups = wakeups
             try:
-                start(self._run, "distlock-etcd-watch", wakeups)
-            except BaseException:  # no more threads, or an interrupt: the next one has to try again
-                if self._wakeups is wakeups:
+                thread = start(self._run, "distlock-etcd-watch", wakeups)
+            finally:
+                # No more threads, or an interrupt: the next one has to try again.
+                if thread is None and self._wakeups is wakeups:
                     self._wakeups = None
-                raise
         wakeups.put(None)
         self._interrupt()
 

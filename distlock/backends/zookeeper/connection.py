@@ -138,6 +138,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         bodies = [bytes(request.serialize()) for request in requests]
         with self._mutex:
             if is_sent := self.is_open and (only_if is None or only_if()):
+                is_noted = False
                 try:
                     frames, sent_at = bytearray(), clock()
                     for request, body, reply in zip(requests, bodies, replies, strict=True):
@@ -145,10 +146,11 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
                         self._unanswered.append((self._number, request, reply, sent_at))
                         frames += _REQUEST.pack(len(body) + 8, self._number, request.type) + body
                     self._send(frames)
-                except BaseException:
+                    is_noted = True
+                finally:
                     # Ctrl-C may come anywhere, also between what was sent and the note of it.
-                    self.shut_down()
-                    raise
+                    if not is_noted:
+                        self.shut_down()
         if not is_sent:
             for reply in replies:
                 reply.settle(error=NotSent())

@@ -18,7 +18,6 @@ from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
-from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Holder, Lease
 
@@ -82,26 +81,18 @@ class ZooKeeperContender:
     def steps(self) -> PendingLease:
         """Contend until there is a lease, or someone else has had the lock until the deadline.
 
-        LockUnavailable if the servers did not answer.
+        LockUnavailable if the servers did not answer. If it fails, the caller has to cancel().
         """
-        try:
-            self._go_on()
-            if (yield from self._answered()):
-                lease = self._pending.take()
-                if lease is not None:
-                    self._grants.note_taken(lease)
-                return lease
-            lease = self._abandon()
-            if lease is None and self._unsure_since is not None:
-                raise self._unavailable("does not answer" if self._client.connected else "")
+        self._go_on()
+        if (yield from self._answered()):
+            lease = self._pending.take()
+            if lease is not None:
+                self._grants.note_taken(lease)
             return lease
-        except GeneratorExit:
-            # The garbage collector may do this, in a thread that holds a mutex that is needed here.
-            call_after(0.0, self.cancel)
-            raise
-        except BaseException:
-            self.cancel()
-            raise
+        lease = self._abandon()
+        if lease is None and self._unsure_since is not None:
+            raise self._unavailable("does not answer" if self._client.connected else "")
+        return lease
 
     def _answered(self) -> Steps[bool]:
         """Wait for the answer; False if there is something else to decide before."""

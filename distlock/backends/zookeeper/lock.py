@@ -21,7 +21,7 @@ from distlock.backends.zookeeper.store import ZooKeeperStore
 from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Either, Step, arun, run
+from distlock.concurrency.steps import Either, Step, arun, or_undo, run
 from distlock.concurrency.timers import call_after
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.query import LockQuery, Page
@@ -80,7 +80,7 @@ class ZooKeeperBackend(BaseBackend):
     def _contend(self, claim: Claim, deadline: float | None, *, wait: bool) -> PendingLease:
         self._grants.drop_of_owner(claim.name, claim.owner)
         contender = ZooKeeperContender(self.client, self._grants, claim, deadline, wait=wait)
-        return (yield from contender.steps())
+        return (yield from or_undo(contender.steps(), lambda _: contender.cancel()))
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         if leases and self._client is not None:
@@ -94,11 +94,12 @@ class ZooKeeperBackend(BaseBackend):
         if clock() - grant.node.created_after < UNBREAKABLE and grant.client.connected:
             grant.drop()
             return True
+        deleted = None
         try:
             (deleted,) = grant.client.ask([Delete(grant.node.path, -1)], deadline)
-        except BaseException:
-            grant.drop()
-            raise
+        finally:
+            if deleted is None:  # its session would keep it for as long as the process runs
+                grant.drop()
         if isinstance(deleted.error, NoNodeError):
             # If the answer to a first request was lost, that request has deleted it.
             return deleted.repeated and not grant.node.session.over

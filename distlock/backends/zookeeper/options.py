@@ -244,6 +244,6 @@ def _connect(
             return connection
         # The files are read anew each time: they may have been replaced before they expired.
         return tls_context(tls).wrap_socket(connection, server_hostname=hostname)
-    except BaseException:
+    except Exception:
         connection.close()
         raise

@@ -80,13 +80,13 @@ class RecordSessions:
         if session is None:
             return
         # From here on nothing is sent that binds a record to it; what was sent is removed below.
-        session.ended, ended_before = True, session.ended
+        ends_elsewhere, session.ended = session.ended, True
         try:
             self._remove(session, deadline)
-        except BaseException:
-            if not ended_before:
+            ends_elsewhere = True
+        finally:
+            if not ends_elsewhere:
                 self._end_in_background(session)
-            raise
         self._sessions.pop(name, None)
 
     def _look_after(self, seconds: float, session: OpenSession) -> None:

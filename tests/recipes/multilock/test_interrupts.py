@@ -124,6 +124,21 @@ class TestInterrupts:
         assert not any(part.held for part in parts)
         others_get(parts)
 
+    def test_a_second_interrupt_at_any_moment_while_leaving(self, monkeypatch):
+        def interrupt_once(backend, patch):
+            def release(*args, **kwargs):
+                patch.undo()
+                raise KeyboardInterrupt
+
+            patch.setattr(backend, "release", release)
+
+        def leave(lock):
+            with monkeypatch.context() as patch:
+                interrupt_once(locks["near"], patch)
+                lock.release()
+
+        all_or_none(interrupted_everywhere(leave, take_all))
+
     def test_while_leaving_what_was_entered_twice(self):
         def take_twice(lock, parts):
             lock.acquire()
