@@ -240,7 +240,7 @@ def transaction_under(
         with backend.atomic(hold.lease, using, leases) as is_part:
             yield
             lock.check()  # what this process knows to be lost must not be committed
-    except BaseException as error:
+    except BaseException as error:  # whatever it is, others wait for the lock
         leave(error, is_part)
         raise
     try:

@@ -29,8 +29,7 @@ from distlock.backends.recipe_records import Done, Plan
 from distlock.backends.seats import Seats, held_key
 from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Steps
-from distlock.concurrency.threads import undo
+from distlock.concurrency.steps import Call, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.blocks import twins
 from distlock.core.decorator import decorate
@@ -260,17 +259,16 @@ class _PermitRequest:
 
     def making(self) -> Steps[bool]:
         """Return the steps until the permits are granted, or the time is over."""
-        try:
-            while not (yield from self._asking()):
-                if self._is_over():
-                    self._withdraw()
-                    return False
-            # The grant has removed the place in line.
-            yield from self._member.leaving(leave=self._limiter._backend.records.forget)
-            return True
-        except BaseException as error:
-            undo(error, self._withdraw)
-            raise
+        return or_undo(self._making(), lambda _: self._withdraw())
+
+    def _making(self) -> Steps[bool]:
+        while not (yield from self._asking()):
+            if self._is_over():
+                self._withdraw()
+                return False
+        # The grant has removed the place in line.
+        yield from self._member.leaving(leave=self._limiter._backend.records.forget)
+        return True
 
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline
