@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -60,9 +59,8 @@ class WaitingCounts:
 
     def _schedule(self, alias: str, seconds: float) -> None:
         until = self._scheduled_until[alias] = clock() + seconds + _LASTS
-        run = partial(start, self._run, "distlock-waiting", alias, until)
         try:
-            call_after(seconds, run)
+            call_after(seconds, lambda: start(self._run, "distlock-waiting", alias, until))
         except RuntimeError:  # no more threads can be had: one who waits later retries
             self._scheduled_until[alias] = 0.0
 
