@@ -140,9 +140,7 @@ class RecipeCommand:
 
         def listed(backend: BaseBackend) -> Iterable[tuple[str, str, Any]]:
             names = names_of(self.entry.kind, backend.alias, prefix)
-            for name, report in together(
-                names, lambda one: describes.read(Ref(backend.alias, one))
-            ):
+            for name, report in together(names, partial(describes.report, backend.alias)):
                 yield backend.alias, name, report
 
         found = backends.ask(listed)
