@@ -23,6 +23,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
+from distlock.recipes.description import Cell
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
 from distlock.types.values import escaped as escaped
@@ -291,3 +292,24 @@ def _shell_word(name: str) -> str:
     shown = quoted(name)
     word = shown if shown.startswith("$'") else shlex.quote(shown)
     return f"-- {word}" if name.startswith("-") else word
+
+
+def text_of(cell: Cell) -> object:
+    """Return what a terminal shows of a cell, see as_text()."""
+    value = cell.value
+    if value is None or value == "":
+        return None
+    if cell.code:
+        return cell.code
+    match cell.format:
+        case "number" | "owner" | "moment":
+            return value
+        case "age":
+            return age(value)
+        case "span":
+            return duration(value)
+        case "data":
+            return escaped(cell.line)
+        case "bar":
+            return f"{cell.percent}% ({cell.hint})"
+    return quoted(str(value))

@@ -272,29 +272,8 @@ def _arguments(options: Iterable[Option]) -> Iterator[Argument]:
 # How cells are written
 
 
-def text_of(cell: Cell) -> object:
-    """Return what a terminal shows of a cell, see output.as_text()."""
-    value = cell.value
-    if value is None or value == "":
-        return None
-    if cell.code:
-        return cell.code
-    match cell.format:
-        case "number" | "owner" | "moment":
-            return value
-        case "age":
-            return output.age(value)
-        case "span":
-            return output.duration(value)
-        case "data":
-            return escaped(cell.line)
-        case "bar":
-            return f"{cell.percent}% ({cell.hint})"
-    return quoted(str(value))
-
-
 def _texts(facts: Facts) -> output.Row:
-    return [text_of(cell) for _, cell in facts]
+    return [output.text_of(cell) for _, cell in facts]
 
 
 def _heading(columns: Columns[Any]) -> tuple[str, ...]:
@@ -311,7 +290,7 @@ def _write_table(
 def _write_facts(command: BaseCommand, facts: Facts) -> None:
     def drawn(cell: Cell) -> object:
         bar = f"[{'#' * (cell.percent // 5):20}] " if cell.format == "bar" else ""
-        return f"{bar}{text_of(cell)}" if bar else text_of(cell)
+        return f"{bar}{output.text_of(cell)}" if bar else output.text_of(cell)
 
     if facts:
         output.write_fields(command, [(str(label).lower(), drawn(cell)) for label, cell in facts])
