@@ -146,6 +146,7 @@ class Cleanup:
 
     def __init__(self, backend: CanCancel) -> None:
         self._backend = backend
+        self._process = fork.current()
         _all().add(self)
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
@@ -160,6 +161,8 @@ class Cleanup:
 
     def add(self, claim: Claim, cancel: Cancel | None = None) -> None:
         """Take a claim back soon, by calling ``cancel``, without making the caller wait."""
+        if self._process is not fork.current():
+            return  # in the child of a fork: the claim is the parent's
         if cancel is None and self._backend.capabilities.late_requests:
             for seconds in _REPEAT_AFTER:
                 if seconds < claim.reserved:

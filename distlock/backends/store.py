@@ -211,8 +211,8 @@ class RecordStore(ABC):
     :func:`distlock.concurrency.clock.clock`; None means for as long as the backend gives an answer.
     Doing a thing again after an answer was lost is safe where its conditions say so.
 
-    The threads of a process may share one store. After a fork the child has none of the sessions
-    and watches of its parent.
+    The threads of a process may share one store. The child of a fork asks its backend for another
+    one, which has none of the sessions and watches of the parent's.
     """
 
     #: how many directories read_many() asks for in one question

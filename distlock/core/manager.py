@@ -249,7 +249,7 @@ class LockManager:
 
     def _fail_to_release(self, hold: Hold, error: BaseException) -> None:
         """Leave nothing behind of a hold that was left for the last time with an error."""
-        if hold.count:
+        if hold.count or self is not manager():  # in the child of a fork it is the parent's
             return
         # A LockLost may be of another lock, whose loss ends the body that this one is left in.
         if isinstance(error, LockNotHeld):

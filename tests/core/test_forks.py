@@ -109,6 +109,20 @@ async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(
     waiting.close()
 
 
+def test_what_the_parent_would_take_back_is_not_taken_back_in_the_child(backend, way):
+    """As a body of steps may do that the parent has begun, and that ends in the child."""
+    with Lock("stock") as lock:
+        lease, cleanup = lock._hold.lease, backend.cleanup
+
+        def add():
+            before = set(threading.enumerate())
+            cleanup.add(lease.claim)
+            return backend.cleanup is cleanup, cleanup.pending, set(threading.enumerate()) - before
+
+        assert forked(add, way=way) == (False, 0, set())
+        lock.verify()
+
+
 def mutexes():
     """Return the mutexes of the package that are there now, apart from what is waited for."""
     found = {}

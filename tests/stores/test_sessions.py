@@ -277,6 +277,7 @@ def use_after_fork(directory):
     passed(0.2)  # so that who watches for all is just waiting for the server
 
     def child():
+        store = store_of()
         mine = store.open_session(60)
         put(directory, "child", os.getpid(), mine.id)
         renewed = store.renew([mine.id], [(directory, "child")])
@@ -312,6 +313,7 @@ def look_after_fork(directory):
     put(directory, "parent", 1, session.id)
 
     def child():
+        store = store_of()
         renewal = store.renew([session.id], [(directory, "parent")])
         return set(store.read(directory).records), renewal.ended, renewal.missing
 
