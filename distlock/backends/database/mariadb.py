@@ -200,6 +200,10 @@ class MySQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "
+    HAS: ClassVar[str] = (
+        "INSTR(LOWER(r.value), %(text)s) > 0 OR INSTR(r.value, %(escape)s) > 0"
+        " OR LENGTH(r.value) <> CHAR_LENGTH(r.value)"
+    )
     now: ClassVar[str] = MySQL.MICROSECONDS
     ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
 

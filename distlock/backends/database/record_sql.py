@@ -106,6 +106,9 @@ class RecordSQL(ABC):
     AMONG: ClassVar[str] = ""
     #: the condition that a directory was not changed while a sweep waited for its row, if needed
     UNCHANGED: ClassVar[str] = ""
+    #: the condition that a record may have a text, see Having: it has that, an escape of JSON, or a
+    #: character of several bytes
+    HAS: ClassVar[str]
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 
