@@ -6,6 +6,7 @@ database        in a table of a Django database
 zookeeper       in ZooKeeper
 etcd            in etcd
 store           the contract of a record store
+reading         which of them are read, and those of many names together
 local_store     the records of one process
 shared          semaphores and read/write locks: a backend over the records of another one
 seats           what their records say, and whose turn it is
