@@ -95,6 +95,16 @@ class Peek:
     listed: KeyRange | None = None
 
 
+class Having(NamedTuple):
+    """Leaves out records of plain ASCII that begin so and have no such text of a-z0-9.@+-.
+
+    In which case letters are does not matter. A store may leave out fewer, or none.
+    """
+
+    text: str
+    beginning: str
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The records of a directory at one moment, in the order in which they were created.
@@ -215,8 +225,9 @@ class RecordStore(ABC):
     one, which has none of the sessions and watches of the parent's.
     """
 
-    #: how many directories read_many() asks for in one question
+    #: how many directories read_many() asks for in one question, and how many keys with ``having``
     at_once: ClassVar[int] = 1
+    most_filtered: ClassVar[int] = MOST_KEYS
 
     # Records
 
@@ -273,10 +284,11 @@ class RecordStore(ABC):
         *,
         keys: Collection[str] = (),
         peek: Peek | None = None,
+        having: Having | None = None,
     ) -> Mapping[str, Snapshot]:
-        """Read each of the directories, in few questions where that can be done.
+        """Return by directory what read(), look() or peek() returns, in few questions where it can.
 
-        Of each it is what read(), with ``keys`` look(), and with ``peek`` peek() returns.
+        With ``having`` there may be ``most_filtered`` keys.
         """
 
         def read(directory: str) -> Snapshot:

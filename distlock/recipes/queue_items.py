@@ -22,6 +22,7 @@ from distlock.backends.store import (
     Change,
     Delete,
     Exists,
+    Having,
     KeyRange,
     Put,
     Record,
@@ -51,6 +52,8 @@ _MOST_ERROR, _MOST_FRAMES = 200, 3
 #: Characters that are kept of the text of an item that cannot be read.
 _MOST_TEXT = 10_000
 _FIELDS = {"body", "attempts", "at", "reason"}
+#: what a record of JSON has in it as it is
+_PLAIN = re.compile(r"[a-z0-9.@+-]+")
 _NUMBER = re.compile(r"/([0-9]{20})(?:/|$)")
 
 
@@ -87,6 +90,16 @@ class QueueItem:
             self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False)
         )
         return text.casefold() in f"{body}\n{self.reason}".casefold() or text == str(self.id)
+
+    @staticmethod
+    def having(text: str) -> Having | None:
+        """Return what finds, among other records, those of items that match a text.
+
+        None if it is empty, or JSON may write it in several ways. What begins as an item does, and
+        can be read by nobody, is found by its own text only.
+        """
+        text = text.casefold()
+        return Having(text, '{"body":') if _PLAIN.fullmatch(text) else None
 
     def put_back(self, max_deliveries: int) -> Put:
         """Return what puts it to its place, or to the dead letters."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Full
 
-from distlock.backends.store import MOST_KEYS, KeyRange, Record
+from distlock.backends.store import MOST_KEYS, KeyRange
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
 from distlock.core.blocks import twins
@@ -89,19 +89,20 @@ class Pager:
         until = None if timeout is None else clock() + timeout
         found, looked_at, last = list[QueueItem](), 0, self._after
         limit = _MOST_LISTED if matching else min(most + 1, _MOST_LISTED)
-        ended = False
+        having, ended = QueueItem.having(matching), False
+        step = self._queue._store.most_filtered if having else MOST_KEYS
         while not ended:
             keys, ended = yield self._queue._ask(partial(self._list, limit))
-            for start in range(0, len(keys), MOST_KEYS):
+            for start in range(0, len(keys), step):
                 if looked_at and until is not None and clock() >= until:
                     return ItemPage(tuple(found), looked_at, last)
-                some = keys[start : start + MOST_KEYS]
-                for record in (yield self._queue._ask(partial(self._look, some))):
+                some = keys[start : start + step]
+                records = yield self._queue._ask(partial(self._queue._items_with, some, having))
+                for key in some:
                     if len(found) == most:
                         return ItemPage(tuple(found), looked_at, last)
-                    item = QueueItem.of(record)
-                    looked_at, last = looked_at + 1, item.id
-                    if item.matches(matching):
+                    looked_at, last = looked_at + 1, number_of(key)
+                    if key in records and (item := QueueItem.of(records[key])).matches(matching):
                         found.append(item)
         return ItemPage(tuple(found), looked_at, None)
 
@@ -128,10 +129,6 @@ class Pager:
             found = [one for one in found if place(one) <= min(reach)]
             self._after = abs(min(reach))
         return sorted(found, key=place), not reach
-
-    def _look(self, keys: Sequence[str], deadline: float | None) -> list[Record]:
-        records = self._queue._store.look(self._queue._directory, keys, deadline).records
-        return [records[key] for key in keys if key in records]
 
 
 class OperatedQueue(QueueRecords):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -35,9 +35,11 @@ from distlock.backends.store import (
     Condition,
     Delete,
     Exists,
+    Having,
     KeyRange,
     Peek,
     Put,
+    Record,
     Snapshot,
 )
 from distlock.concurrency.backoff import backoff_until
@@ -276,6 +278,17 @@ class QueueRecords(Recipe):
         oldest = None if first is None else QueueItem.of(first).at
         counts = size, maxsize, ready, living, delayed, dead
         return QueueInfo(self.name, self.using, *counts, oldest, deliveries)
+
+    def _items_with(
+        self, keys: Sequence[str], having: Having | None, deadline: float | None
+    ) -> Mapping[str, Record]:
+        """Return the records of items, without some of those that do not have a text."""
+        store, directory = self._store, self._directory
+        if having is None:
+            return store.look(directory, keys, deadline).records
+        found = store.read_many([directory], deadline, keys=keys, having=having)[directory].records
+        numbered = [key for key in keys if str(number_of(key)) == having.text]
+        return {**found, **store.look(directory, numbered, deadline).records} if numbered else found
 
     def _keys_of_letters(self, numbers: Sequence[int], deadline: float | None) -> list[str]:
         """Return the keys of dead letters."""

@@ -260,6 +260,10 @@ class MySQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "
+    HAS: ClassVar[str] = (
+        "INSTR(LOWER(r.value), %(text)s) > 0 OR INSTR(r.value, %(escape)s) > 0"
+        " OR LENGTH(r.value) <> CHAR_LENGTH(r.value)"
+    )
     ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:

@@ -265,6 +265,10 @@ class PostgreSQLRecords(RecordSQL):
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
     BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
     NOTIFIES: ClassVar[bool] = True
+    HAS: ClassVar[str] = (
+        'strpos(LOWER(r.value COLLATE "C"), %(text)s) > 0 OR strpos(r.value, %(escape)s) > 0'
+        " OR octet_length(r.value) <> length(r.value)"
+    )
     # For a list of keys the server would read all records of the directory, which it expects to be
     # a few: it does not know how many each directory has.
     AMONG: ClassVar[str] = (

@@ -9,7 +9,7 @@ from typing import Any
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, SESSIONS, RecordSQL
 from distlock.backends.database.statements import Statement, end_of, in_list, named_values
 from distlock.backends.reading import first_keys, list_keys
-from distlock.backends.store import KeyRange, Peek, Record, Snapshot
+from distlock.backends.store import Having, KeyRange, Peek, Record, Snapshot
 from distlock.types.values import decoded
 
 
@@ -126,7 +126,11 @@ def _listing(listed: KeyRange, records: str) -> tuple[str, dict[str, str]]:
 
 
 def read_many_sql(
-    sql: RecordSQL, directories: Sequence[str], keys: Collection[str], peek: Peek | None
+    sql: RecordSQL,
+    directories: Sequence[str],
+    keys: Collection[str],
+    peek: Peek | None,
+    having: Having | None = None,
 ) -> Statement:
     """Ask for several directories, which are rows as of read_sql() or peek_sql().
 
@@ -138,6 +142,10 @@ def read_many_sql(
     columns = "r.name, r.value, r.created, r.revision, r.session, s.expires_at"
     if peek is None:
         some = f" AND {in_list('r.name', 'key', [*keys])}" if keys else ""
+        if having is not None:
+            begins = f"SUBSTR(r.value, 1, {len(having.beginning)}) = %(beginning)s"
+            some += f" AND ({sql.HAS} OR NOT {begins})"
+            params |= {**having._asdict(), "escape": "\\u"}
         return Statement(
             f"{sql.PRIMARY}SELECT {sql.now}, d.name, d.revision, {columns} FROM {DIRECTORIES} d"
             f" LEFT JOIN {RECORDS} r ON r.directory = d.id{some}"

@@ -147,6 +147,9 @@ class RecordSQL(ABC):
     AMONG: ClassVar[str] = ""
     #: the condition that a directory was not changed while a sweep waited for its row, if needed
     UNCHANGED: ClassVar[str] = ""
+    #: the condition that a record may have a text, see Having: it has that, an escape of JSON, or a
+    #: character of several bytes
+    HAS: ClassVar[str]
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
     #: how a record is put: the columns, and what is done if it is there
     PUT: ClassVar[str] = (

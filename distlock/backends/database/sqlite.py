@@ -135,6 +135,10 @@ class SQLiteRecords(RecordSQL):
     """SQLite: transactions of this process, which keep all others from writing."""
 
     PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
+    HAS: ClassVar[str] = (
+        "r.value LIKE '%%' || %(text)s || '%%' OR INSTR(r.value, %(escape)s) > 0"
+        " OR LENGTH(CAST(r.value AS BLOB)) <> LENGTH(r.value)"
+    )
 
     @in_transaction
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:

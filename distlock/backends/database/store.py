@@ -43,6 +43,7 @@ from distlock.backends.store import (
     Change,
     Condition,
     Exists,
+    Having,
     KeyRange,
     Peek,
     RecordStore,
@@ -66,6 +67,7 @@ class DatabaseStore(RecordStore):
     """Keeps records in three tables beside that of the locks."""
 
     at_once: ClassVar[int] = 50
+    most_filtered: ClassVar[int] = 1000
 
     def __init__(self, pool: Pool, engine: Engine, keep: float) -> None:
         """Empty directories are kept for ``keep`` seconds."""
@@ -115,12 +117,14 @@ class DatabaseStore(RecordStore):
         *,
         keys: Collection[str] = (),
         peek: Peek | None = None,
+        having: Having | None = None,
     ) -> Mapping[str, Snapshot]:
         """See RecordStore.read_many()."""
         names, found = [*directories], dict[str, Snapshot]()
         for start in range(0, len(names), self.at_once):
             some = names[start : start + self.at_once]
-            rows = self._rows(some[0], read_many_sql(self._sql, some, keys, peek), deadline)
+            statement = read_many_sql(self._sql, some, keys, peek, having)
+            rows = self._rows(some[0], statement, deadline)
             found |= many_of(rows, some, peek)
         return found
 
