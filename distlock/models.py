@@ -8,6 +8,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
+from distlock.registry import ENTRIES, Entry
 from distlock.types.arguments import MAX_NAME, MAX_OWNER
 from distlock.types.lease import MAX_DESCRIPTION
 from distlock.types.values import escaped
@@ -157,55 +158,21 @@ class RecordSession(models.Model):
         return str(self.id)
 
 
-def _shown(
-    name: str, singular: object, plural: object, *permissions: tuple[str, object]
-) -> type[RecordDirectory]:
+def _shown(entry: Entry) -> type[RecordDirectory]:
     """Make the model of what the admin shows of one kind of recipe, whichever backend it is in.
 
     It has no rows of its own, but pages, permissions, and entries in the admin's log.
-    ``permissions`` are those beside the one to view it.
     """
     meta = {
         "proxy": True,
         "default_permissions": ("view",),
-        "verbose_name": singular,
-        "verbose_name_plural": plural,
-        "permissions": list(permissions),
+        "verbose_name": entry.labels[0],
+        "verbose_name_plural": entry.labels[1],
+        "permissions": list(entry.permissions),
     }
     attributes = {"__module__": __name__, "Meta": type("Meta", (), meta)}
-    return type(name, (RecordDirectory,), attributes)
+    return type(entry.model, (RecordDirectory,), attributes)
 
 
-Election = _shown(
-    "Election",
-    _("election"),
-    _("elections"),
-    ("appoint_leader", _("Can appoint the leader of an election")),
-    ("step_down_leader", _("Can ask a leader to step down")),
-)
-Group = _shown("Group", _("group of processes"), _("groups of processes"))
-Queue = _shown(
-    "Queue",
-    _("queue"),
-    _("queues"),
-    ("retry_dead_letter", _("Can put dead letters back into their queue")),
-    ("release_delivery", _("Can take an item of a queue back from its consumer")),
-    ("purge_queue", _("Can remove all items of a queue")),
-)
-Config = _shown(
-    "Config",
-    _("configuration value"),
-    _("configuration"),
-    ("edit_config", _("Can change a configuration value, and roll it back")),
-)
-Progress = _shown(
-    "Progress",
-    _("progress report"),
-    _("progress"),
-    ("cancel_progress", _("Can cancel what reports its progress")),
-)
-Barrier = _shown("Barrier", _("barrier"), _("barriers"))
-DoubleBarrier = _shown("DoubleBarrier", _("double barrier"), _("double barriers"))
-Event = _shown("Event", _("event"), _("events"))
-Topic = _shown("Topic", _("topic"), _("topics"))
-Names = _shown("Names", _("namespace"), _("registered names"))
+#: These models by the kind of recipe.
+SHOWN = {entry.kind: _shown(entry) for entry in ENTRIES}

@@ -1,4 +1,4 @@
-"""What the admin does to locks: break holds, and sweep; and what it says of that.
+"""What the admin does: breaks holds, sweeps, the actions of recipes; and what it says of that.
 
 A hold is broken only if it is still the one that the page has shown: its token is compared.
 """
@@ -6,10 +6,12 @@ A hold is broken only if it is still the one that the page has shown: its token 
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
+from queue import Full
 from typing import Any, Literal
 
 from django import forms
@@ -32,8 +34,11 @@ from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import call_backends, one_line
+from distlock.models import SHOWN
+from distlock.recipes.description import Action, Effect, JsonInput, Ref, Text
+from distlock.registry import Entry
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind, Lease
 from distlock.types.query import DisplayStatus
@@ -57,6 +62,38 @@ class ReasonField(forms.CharField):
             widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
             error_messages={"required": gettext_lazy("Please say why.")},
         )
+
+
+class ActionForm(forms.Form):
+    """Asks why something is done, and for a value if the action takes one."""
+
+    def __init__(self, action: Action[Any], *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        if action.value is not None:
+            self.fields[action.value.name] = JsonField(action.value)
+        default = gettext_lazy("It is written to the log with your name.")
+        self.fields["reason"] = ReasonField(help_text=action.reason_help or default)
+
+
+class JsonField(forms.CharField):
+    """A field for a value in JSON; what it holds first is a text."""
+
+    def __init__(self, value: JsonInput) -> None:
+        attributes = {"class": "dl-mono", "rows": 12, "spellcheck": "false"}
+        widget = forms.Textarea(attrs=attributes)
+        super().__init__(label=value.label, help_text=value.help, strip=False, widget=widget)
+
+    def clean(self, value: Any) -> Any:
+        """Return what the JSON says."""
+        try:
+            return json.loads(super().clean(value), parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            text = _("This is no JSON: %(error)s") % {"error": error}
+            raise forms.ValidationError(text) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 class ReasonForm(forms.Form):
@@ -253,3 +290,47 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
         write_log(request, alias, Kind.LOCK, "", message, values, "sweep" if swept.expired else "")
     audit.remove_old()
+
+
+def perform(
+    request: HttpRequest, entry: Entry, action: Action[Any], ref: Ref, values: dict[str, Any]
+) -> None:
+    """Do it, log who did it and why, and add a message that says what came of it."""
+    who = request.user.get_username()
+    values = {**values, "who": who, "timeout": action.timeout}
+
+    def attempt(backend: BaseBackend, deadline: float) -> Effect | LockError | bool | None:
+        try:
+            return action.perform(ref, values)
+        except StaleToken:
+            return None
+        except (LockError, ValueError, TypeError, Full) as error:
+            return error if isinstance(error, LockError) else LockError(one_line(error))
+
+    answer = call_backends([ref.alias], attempt, action.timeout)[ref.alias]
+    done = LockUnavailable(answer.problem) if answer.problem else answer.value
+    what: Text = names_in_message([ref.target or ref.name])
+    said: Text = _("Nothing was done, because it has changed since it was shown:")
+    why: Text = ""
+    log, level = why, messages.WARNING
+    if isinstance(done, LockError):
+        said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
+        why = error_text(request, problem)
+        if isinstance(done, LockUnavailable) and done.maybe_applied:
+            said = _("Whether it was done is not known, because no answer came:")
+            log = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
+            text = "no answer to %s %r on %r: %s"
+            logger.warning(text, action.name, ref.name, ref.alias, problem)
+    elif done:
+        done = Effect() if done is True else done
+        level = messages.WARNING if done.why else messages.SUCCESS
+        said, what, log = action.done, done.count or what, action.log
+        why = one_line(done.why) if isinstance(done.why, Exception) else done.why
+        values |= done.values
+    messages.add_message(request, level, format_html("{} {} {}", said, what, why))
+    if log:
+        values |= {"title": action.title, "target": ref.target, "token": ref.token}
+        kind = entry.kind
+        # What was done the recipe has recorded by itself.
+        asked = action.name if isinstance(done, LockError) else ""
+        write_log(request, ref.alias, kind, ref.name, log, values, asked, SHOWN[kind])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -42,6 +41,7 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
+from distlock.registry import ENTRIES
 from distlock.types.lease import Claim, Kind, Lease
 
 #: The record of how far a piece of work is.
@@ -51,17 +51,6 @@ GENERATION = "generation"
 #: What the key of a record begins with that says what a process has changed last, see
 #: Recipe._change_once(). It keeps nothing from being forgotten.
 ANSWER = "a/"
-#: For how long the records of what nobody is part of any more are kept, from the last change on.
-KEPT = {
-    Kind.BARRIER: timedelta(),
-    Kind.DOUBLE_BARRIER: timedelta(),
-    Kind.GROUP: timedelta(days=1),
-    Kind.PROGRESS: timedelta(days=1),
-    Kind.ELECTION: timedelta(days=30),
-    Kind.LATCH: timedelta(days=1),
-    # longer than the longest period, in which its permits count
-    Kind.RATE_LIMITER: timedelta(days=8),
-}
 
 
 def _nothing(claim: Claim) -> Sequence[Change]:
@@ -282,14 +271,12 @@ class RecipeRecords:
 
     def sweep(self) -> None:
         """Forget what nobody has been part of for long."""
-        for kind, kept in KEPT.items():
+        kept_for = {entry.kind: entry.keep for entry in ENTRIES if entry.keep is not None}
+        for kind, kept in kept_for.items():
             for directory in self._store.directories(directory_of(kind, "")):
                 found = self._store.read(directory)
-                keys, now = (
-                    [key for key in found.records if not key.startswith(ANSWER)],
-                    time_of(found),
-                )
-                records = [found.records[key] for key in keys]
+                now, every = time_of(found), found.records.items()
+                records = [record for key, record in every if not key.startswith(ANSWER)]
                 if any(record.session or record.value.get("in_use") for record in records):
                     continue  # somebody is there, or will come
                 if not kept or all(now - put_when(record, found) > kept for record in records):

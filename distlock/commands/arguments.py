@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
+from queue import Full
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -23,6 +25,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError, NotSupported, StaleToken
 from distlock.fan_out import call_backends, one_line
+from distlock.recipes.description import Missing
 from distlock.types.arguments import checked_description, checked_name
 from distlock.types.lease import LOCK_KINDS, Kind
 
@@ -77,6 +80,15 @@ def prefix(value: str) -> str:
     except ValueError as error:
         raise ValueError(f"no name can begin with {value!r}") from error
     return value
+
+
+@argument
+def json_value(text: str) -> Any:
+    """Return what a text says in JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'must be JSON, with " around a text, not {text!r}: {error}') from error
 
 
 def number(what: str, convert: Callable[[str], N], least: N, most: float) -> Callable[[str], N]:
@@ -223,8 +235,10 @@ def ask(using: str, question: Callable[[], T]) -> T:
     Backends([using])  # refuses an alias that there is not
     try:
         return question()
-    except StaleToken as error:
+    except (StaleToken, Missing) as error:
         fail(NOT_HELD, escaped(str(error)))
+    except Full as error:
+        fail(BUSY, escaped(str(error)))
     except (NotSupported, TypeError, ValueError) as error:
         fail(USAGE, escaped(str(error)))
     except (LockError, ImproperlyConfigured) as error:

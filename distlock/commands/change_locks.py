@@ -22,6 +22,7 @@ from distlock.commands.arguments import (
     USING,
     YES,
     Backends,
+    ask,
     name,
     number,
     option,
@@ -38,15 +39,17 @@ from distlock.commands.exit_codes import (
     epilog,
     fail,
 )
-from distlock.commands.output import moment, owner, quoted
+from distlock.commands.output import moment, owner
 from distlock.commands.show_locks import infos_of
-from distlock.commands.verbs import Target, Verb
+from distlock.commands.verbs import Verb
 from distlock.concurrency.clock import clock
 from distlock.core.queueing_owners import locks_of
 from distlock.recipes import lock_of
+from distlock.recipes.description import Ref
 from distlock.recipes.shared import Semaphore
 from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
+from distlock.types.values import quoted
 
 
 def _release(
@@ -150,19 +153,19 @@ def _resize(
     who: str,
     **others: object,
 ) -> None:
-    at = Target(command, using, name)
-    semaphore = at.recipe(Semaphore)
+    ref = Ref(using, name)
+    semaphore = ref.recipe(Semaphore)
     # Who misspells a name would leave a record that no sweep forgets.
-    if not create and not at.ask(semaphore.info).slots:
-        unknown = f"Nobody uses a semaphore {at}, and nobody has said how many seats it has."
+    if not create and not ask(using, semaphore.info).slots:
+        unknown = f"Nobody uses a semaphore {ref.where}, and nobody has said how many seats it has."
         fail(FAILED, f"{unknown} Say --create if the name is right.")
-    before = at.ask(lambda: semaphore.resize(value, reason=reason, who=who))
-    taken = at.ask(semaphore.info).taken
+    before = ask(using, lambda: semaphore.resize(value, reason=reason, who=who))
+    taken = ask(using, semaphore.info).taken
     seats = "1 seat" if before == 1 else f"{before} seats"
     had = "had no number yet" if before is None else f"had {seats}"
-    at.write(f"{at} {had}, and has {value} now; {taken} taken.")
+    command.stdout.write(f"{ref.where} {had}, and has {value} now; {taken} taken.")
     if taken > value:
-        at.write("Seats are granted again when enough of these have been left.")
+        command.stdout.write("Seats are granted again when enough of these have been left.")
 
 
 _COUNT = number("at least 1", int, 1, ALL_SEATS - 1)

@@ -24,25 +24,26 @@ from distlock.commands.verbs import Verb
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import NotSupported
 from distlock.fan_out import TIMEOUT, ping
+from distlock.recipes.description import Ref
 from distlock.recipes.election import Election
-from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import QueueInfo
 from distlock.recipes.recipe import names_of
+from distlock.registry import BY_KIND
 from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import current_owner
 from distlock.types.query import DisplayStatus, status_of
+from distlock.types.values import quoted
 
 #: A lock that at least so many wait for is among what is wrong.
 MANY_WAITERS = 10
 #: Columns from which on the backend of what is wrong is shown; it takes room from the text.
 _WIDE = 100
-#: What can be wrong, in the order in which it is shown.
-WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters", "dead letters")
+#: What can be wrong, in the order in which it is shown; what recipes say of themselves follows.
+WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters")
 
 
 class Problem(NamedTuple):
-    """Something that is wrong; ``name`` is of a lock or a queue, empty for a whole backend."""
+    """Something that is wrong; ``name`` is empty for a whole backend."""
 
     problem: str
     using: str
@@ -80,23 +81,26 @@ def _look(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], l
     for alias, why in backends.failures.items():
         text = why.removeprefix(f"DISTLOCK[{alias!r}]: ")
         problems.append(Problem("unavailable", alias, None, "", text))
-    problems.sort(key=lambda each: WRONG.index(each.problem))
+    order = {problem: number for number, problem in enumerate(WRONG)}
+    problems.sort(key=lambda each: order.get(each.problem, len(order)))
     infos = sorted((each for each in found if isinstance(each, LockInfo)), key=ORDERS["age"])
     return sorted(infos, key=ORDERS["waiters"]), problems
 
 
-def _in_use(backend: BaseBackend) -> Iterator[LockInfo | QueueInfo]:
+def _in_use(backend: BaseBackend) -> Iterator[LockInfo | list[Problem]]:
     yield from locks_in_use(backend)
     with suppress(NotSupported):
-        for name in names_of(Kind.QUEUE, backend.alias):
-            yield Queue(name, using=backend.alias).info()
+        for kind, entry in BY_KIND.items():
+            if entry.description.watched:
+                for name in names_of(kind, backend.alias):
+                    report = entry.description.read(Ref(backend.alias, name))
+                    wrong = entry.description.problems(report)
+                    yield [Problem(each, backend.alias, kind, name, text) for each, text in wrong]
 
 
-def _problems(found: LockInfo | QueueInfo) -> Iterator[Problem]:
-    if isinstance(found, QueueInfo):
-        if found.dead:
-            text = f"{found.dead} dead, {found.ready} ready"
-            yield Problem("dead letters", found.using, Kind.QUEUE, found.name, text)
+def _problems(found: LockInfo | list[Problem]) -> Iterator[Problem]:
+    if isinstance(found, list):
+        yield from found
         return
     where = (found.using, found.kind, found.name)
     if (count := waiting(found)) >= MANY_WAITERS:
@@ -124,7 +128,7 @@ def _lines(
     yield cut(summary, width or len(summary)), ""
     shown = slice(3 if width is not None and width < _WIDE else None)
     wrong = [
-        (each.problem, output.quoted(each.name or each.using), each.text, each.using)[shown]
+        (each.problem, quoted(each.name or each.using), each.text, each.using)[shown]
         for each in problems
     ]
     most = len(wrong) if height is None else max(height // 2 - 3, 1)

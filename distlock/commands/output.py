@@ -26,6 +26,7 @@ from django.utils import timezone
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
 from distlock.types.values import escaped as escaped
+from distlock.types.values import quoted
 
 #: What a table, or a list of fields, has in a row; see as_text().
 Row = Sequence[object]
@@ -47,17 +48,6 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
 _OF_LOCK = ("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots")
 _OF_QUEUE = ("waiting", "waiting_processes", "last")
-
-
-def quoted(name: str) -> str:
-    """Return ``name`` so that it is unmistakable, if need be in bash's ``$'…'`` quotes.
-
-    Pasted into a shell between the quotes it is the same name again.
-    """
-    if name.isprintable() and "  " not in name and not name.startswith("$'"):
-        return name
-    inner = name.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{escaped(inner)}'"
 
 
 def owner(who: Owner | None) -> str:
@@ -249,13 +239,6 @@ def plain(value: object) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
     return value.isoformat() if isinstance(value, datetime) else value
-
-
-def data(value: object) -> str:
-    """Return data for a line of text: JSON, a dash for nothing."""
-    if value is None or value == {}:
-        return NOTHING
-    return escaped(json.dumps(value, ensure_ascii=False))
 
 
 def json_entry(info: LockInfo) -> dict[str, Any]:

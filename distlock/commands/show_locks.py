@@ -21,15 +21,17 @@ from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands import output
 from distlock.commands.arguments import JSON, KIND, NAME, USING, Backends, option, prefix_option
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.commands.output import duration, escaped, moment, owner, quoted
+from distlock.commands.output import duration, escaped, moment, owner
 from distlock.commands.verbs import Verb
 from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
-from distlock.types.lease import LOCK_KINDS, Holder, Kind, LastHold, LockInfo, State, Waiting
+from distlock.registry import BY_KIND
+from distlock.types.lease import Holder, Kind, LastHold, LockInfo, State, Waiting
 from distlock.types.owners import NAMED, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
+from distlock.types.values import quoted
 
 _FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
 HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")
@@ -250,8 +252,8 @@ def _write_others(
 ) -> None:
     """Write what else has the name of a lock, or a name that is like it."""
     for other in namesakes:
-        verb = "get" if other.kind is Kind.CONFIG else "show"
-        line = output.command_line(f"{other.kind} {verb}", other.using, other.name)
+        verb = f"{other.kind} {BY_KIND[other.kind].description.show}"
+        line = output.command_line(verb, other.using, other.name)
         command.stdout.write(f"There is also {other}: {line}")
     if similar:
         command.stdout.write(f"Names that are alike: {', '.join(map(str, similar))}")
@@ -265,10 +267,10 @@ def _known_names(backend: BaseBackend) -> Iterator[KnownName]:
 
 
 def _recipe_names(backend: BaseBackend, beginning: str = "") -> Iterator[KnownName]:
-    """Return the names of elections, queues and the like that begin so."""
-    for kind in Kind:
+    """Return the names of recipes that begin so."""
+    for kind in BY_KIND:
         try:
-            names = [] if kind in LOCK_KINDS else names_of(kind, backend.alias, beginning)
+            names = names_of(kind, backend.alias, beginning)
         except NotSupported:
             return  # it keeps nothing but locks
         yield from (KnownName(name, kind, backend.alias) for name in names)

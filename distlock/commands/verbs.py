@@ -1,17 +1,22 @@
-"""What ``manage.py locks`` can do, and what its commands about one kind of recipe share.
+"""What ``manage.py locks`` can do, and what its commands about one kind of recipe are made of.
 
 These are ``manage.py locks VERB …`` and ``manage.py locks KIND VERB …``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from queue import Full
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.backends.base import BaseBackend
 from distlock.commands import arguments, exit_codes, output
 from distlock.commands.arguments import (
@@ -19,27 +24,44 @@ from distlock.commands.arguments import (
     JSON,
     SIGNATURE,
     USING,
+    YES,
     Argument,
+    ask,
     option,
     prefix_option,
 )
-from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.commands.output import quoted
+from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
+from distlock.recipes.description import (
+    Cell,
+    Columns,
+    Description,
+    Effect,
+    Facts,
+    Listing,
+    Live,
+    Operation,
+    Option,
+    Ref,
+    facts_of,
+)
 from distlock.recipes.recipe import names_of
-from distlock.types.lease import Kind
+from distlock.registry import Entry
+from distlock.supervisor.processes import Interrupted, ended_by_signals
+from distlock.types.values import escaped, quoted
 
-R = TypeVar("R")
-T = TypeVar("T")
-
-#: what the list of a kind is called in JSON, where that is not its name with an s
-PLURALS = {Kind.NAMES: "namespaces", Kind.PROGRESS: "progress"}
-#: the exit codes of verbs that only look; and, of recipes, of those that change something or miss
-#: it, and of those that ask before they do it
+#: the exit codes of verbs that only look; and of those of recipes that may miss it
 LOOKING = epilog(DONE, FAILED, USAGE)
 _recipe_epilog = partial(epilog, meanings={NOT_HELD: "it is not there, or has changed"})
-CHANGING = _recipe_epilog(DONE, FAILED, USAGE, NOT_HELD)
-ASKING = _recipe_epilog(DONE, FAILED, USAGE, NOT_HELD, DECLINED)
-FILLING = _recipe_epilog(DONE, FAILED, USAGE, NOT_HELD, exit_codes.BUSY)
+_MISSING = (DONE, FAILED, USAGE, NOT_HELD)
+MISSING = _recipe_epilog(*_MISSING)
+#: of each type of option, what argparse is told
+_TYPES: dict[str, dict[str, Any]] = {
+    "text": {},
+    "whole": {"type": arguments.whole_number},
+    "int": {"type": int},
+    "json": {"type": arguments.json_value},
+    "flag": {"action": "store_true"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,185 +72,255 @@ class Verb:
     run: Callable[..., None]
     arguments: Sequence[Argument] = ()
     epilog: str = LOOKING
-    #: the arguments of each verb of a class, before and after its own
-    before: ClassVar[Sequence[Argument]] = ()
-    after: ClassVar[Sequence[Argument]] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        for add in (*self.before, *self.arguments, *self.after):
+        for add in self.arguments:
             add(parser)
 
 
-class NameVerb(Verb):
-    """One about a name on one backend: run() gets a Target, and the other arguments."""
+def _name_verb(
+    help: str, run: Callable[..., None], more: Sequence[Argument] = (), epilog: str = LOOKING
+) -> Verb:
+    """Return a verb about a name on one backend: run() gets its Ref, and the other arguments."""
 
-    before = (option("name NAME", "Its name.", type=arguments.name), ALIAS)
+    def run_with(command: BaseCommand, *, using: str, name: str, **others: Any) -> None:
+        run(command, Ref(using, name), **others)
 
-
-class SignedVerb(NameVerb):
-    """One whose work goes to the audit log: run() gets as ``signed`` who does it, and why."""
-
-    after = SIGNATURE
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Target:
-    """The name on one backend that a verb is about, and the command that prints what comes of it.
-
-    It is printed as a name of a table is; its repr() is for errors.
-    """
-
-    command: BaseCommand
-    using: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{quoted(self.name)} on {self.using}"
-
-    def __repr__(self) -> str:
-        return f"{self.name!r} on {self.using!r}"
-
-    def recipe(self, make: Callable[..., R], **options: Any) -> R:
-        """Return the recipe of this name."""
-        return make(self.name, using=self.using, **options)
-
-    def ask(self, question: Callable[[], T]) -> T:
-        """Return what a recipe answers; end the command if it raises an error."""
-        return arguments.ask(self.using, question)
-
-    def write(self, text: str) -> None:
-        self.command.stdout.write(text)
-
-    def write_json(self, fields: Mapping[str, object]) -> None:
-        output.write_json(self.command, {"using": self.using, "name": self.name, **fields})
-
-    def confirm(self, interactive: bool, question: str) -> None:
-        exit_codes.confirm(self.command, interactive, question)
-
-    def succeed(self, text: str) -> None:
-        """Write that something was done."""
-        self.write(self.command.style.SUCCESS(text))
-
-
-@dataclass(frozen=True, slots=True)
-class Show(Generic[T]):
-    """A verb that shows a name, or with ``key`` only a list that belongs to it.
-
-    ``parts`` are the entries of the report that have a row each; JSON has the list under ``key``.
-    ``read`` returns another report than that of the list. Where there are no parts a table says
-    ``nothing``, and ``nobody`` says it with an exit code of its own; where ``misses``, read() does.
-    ``labels`` stand in place of the headings of the list.
-    """
-
-    help: str = "Show one."
-    parts: Callable[[T], Iterable[Any]] = lambda report: ()
-    heading: Sequence[str] = ()
-    row: Callable[[Any], output.Row] = lambda part: ()
-    _: KW_ONLY
-    labels: Sequence[str] = ()
-    key: str = ""
-    read: Callable[[Target], T] | None = None
-    nothing: str = ""
-    nobody: str = ""
-    misses: bool = False
+    name = option("name NAME", "Its name.", type=arguments.name)
+    return Verb(help, run_with, (name, ALIAS, *more), epilog)
 
 
 @dataclass(frozen=True)
-class RecipeCommand(Generic[T]):
-    """``manage.py locks KIND``: its list, what is known of a name, and what can be done with it.
+class RecipeCommand:
+    """``manage.py locks KIND``: its list, what is known of a name, and what can be done with it."""
 
-    ``read(alias, name)`` returns what is known of a name. ``heading`` and ``row`` are what the list
-    shows of it, without backend and name. ``verbs`` are those beside ``list`` and ``show``.
-    ``entries`` is what JSON calls a report that is a list.
-    """
-
-    kind: Kind
-    help: str
-    read: Callable[[str, str], T]
-    heading: Sequence[str]
-    row: Callable[[T], output.Row]
-    verbs: Mapping[str, NameVerb | Show[Any]] = field(default_factory=dict)
-    show: Show[T] | None = None
-    list_help: str = "List them."
-    entries: str = "entries"
+    entry: Entry
     epilog: ClassVar[str] = LOOKING
 
     @property
+    def describes(self) -> Description[Any]:
+        return self.entry.description  # type: ignore[no-any-return]
+
+    @property
+    def help(self) -> str:
+        return self.describes.help
+
+    @property
     def _verbs(self) -> dict[str, Verb]:
-        arguments = (USING, prefix_option("names that begin"), JSON)
-        verbs = {"list": Verb(self.list_help, self._list, arguments)}
-        shown = {"show": self.show} if self.show else {}
-        for name, verb in {**shown, **self.verbs}.items():
-            if isinstance(verb, Show):
-                end = CHANGING if verb.misses or verb.nobody else LOOKING
-                verb = NameVerb(verb.help, partial(self._show, verb), (JSON,), end)
-            verbs[name] = verb
-        return verbs
+        describes, several = self.describes, (USING, prefix_option("names that begin"), JSON)
+        codes = MISSING if describes.missing else LOOKING
+        return {
+            "list": Verb(describes.list_help, self._list, several),
+            describes.show: _name_verb(describes.show_help, self._show, (JSON,), codes),
+            **{name: self._verb(name, what) for name, what in describes.verbs.items()},
+        }
+
+    def _verb(self, name: str, what: Operation | Listing[Any] | Live) -> Verb:
+        if isinstance(what, Live):
+            return _name_verb(what.help, partial(_draw, what), (), MISSING)
+        if isinstance(what, Listing):
+            codes = MISSING if what.missing else LOOKING
+            return _name_verb(what.help, partial(_list_parts, name, what), (JSON,), codes)
+        ends = [exit_codes.DECLINED] * what.asks + [exit_codes.BUSY] * what.fills
+        codes, more = _recipe_epilog(*_MISSING, *ends), (*[YES] * what.asks, *SIGNATURE)
+        options = (*_arguments(what.options), *more)
+        return _name_verb(what.help, partial(_operate, what), options, codes)
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_verbs(parser, self._verbs, dest="verb", metavar="VERB")
 
     def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
-        chosen = self._verbs[verb]
-        if not isinstance(chosen, NameVerb):
-            chosen.run(command, **options)
-            return
-        at = Target(command, options.pop("using"), options.pop("name"))
-        if isinstance(chosen, SignedVerb):
-            options["signed"] = {key: options.pop(key) for key in ("reason", "who")}
-        chosen.run(at, **options)
+        self._verbs[verb].run(command, **options)
 
     def _list(
         self, command: BaseCommand, *, using: Collection[str] | None, prefix: str, **options: Any
     ) -> None:
-        backends = arguments.Backends(using)
+        backends, describes = arguments.Backends(using), self.describes
 
-        def listed(backend: BaseBackend) -> Iterable[tuple[str, str, T]]:
-            for name in names_of(self.kind, backend.alias, prefix):
-                yield backend.alias, name, self.read(backend.alias, name)
+        def listed(backend: BaseBackend) -> Iterable[tuple[str, str, Any]]:
+            for name in names_of(self.entry.kind, backend.alias, prefix):
+                yield backend.alias, name, describes.read(Ref(backend.alias, name))
 
         found = backends.ask(listed)
         if options["json"]:
-            plural = PLURALS.get(self.kind) or f"{self.kind.replace('-', '_')}s"
             entries = [
                 {"using": alias, "name": name, **self._fields(report)}
                 for alias, name, report in found
             ]
-            output.write_json(command, {plural: entries, "unavailable": backends.failures})
+            document = {self.entry.plural: entries, "unavailable": backends.failures}
+            output.write_json(command, document)
         else:
-            heading = ("NAME", *self.heading, "BACKEND")
-            optional = ("BACKEND", *self.heading[:0:-1])
-            rows = [(quoted(name), *self.row(report), alias) for alias, name, report in found]
-            nothing = "" if backends.failures else f"No {self.kind}."
+            columns = _heading(describes.columns)
+            rows = [
+                (quoted(name), *map(text_of, _cells(describes.row(report))), alias)
+                for alias, name, report in found
+            ]
+            nothing = "" if backends.failures else f"No {self.entry.kind}."
+            optional = ("BACKEND", *columns[:0:-1])
+            heading = ("NAME", *columns, "BACKEND")
             output.write_table(command, heading, rows, optional=optional, nothing=nothing)
         backends.finish()
 
-    def _show(self, show: Show[Any], at: Target, *, json: bool, **others: object) -> None:
-        report = show.read(at) if show.read else at.ask(lambda: self.read(at.using, at.name))
-        parts = list(show.parts(report))
+    def _show(self, command: BaseCommand, ref: Ref, *, json: bool, **others: object) -> None:
+        describes = self.describes
+        report = ask(ref.alias, lambda: describes.read(ref))
+        raw, missing = describes.raw(report), ""
+        if describes.missing and not describes.is_there(report):
+            missing = describes.missing.format(ref.exact)
+            if raw or report is None:
+                fail(NOT_HELD, missing)
         if json:
-            at.write_json({show.key: parts} if show.key else self._fields(report))
+            _write_json(command, ref, self._fields(report))
+        elif raw:
+            command.stdout.write(raw)
         else:
-            if not show.key:
-                at.write(str(at))
-                labels = show.labels or tuple(label.lower() for label in self.heading)
-                output.write_fields(at.command, zip(labels, self.row(report), strict=True))
-            output.write_table(at.command, show.heading, map(show.row, parts), nothing=show.nothing)
-        if show.nobody and not parts:
-            fail(NOT_HELD, f"{show.nobody} {at!r}")
+            detail = describes.detail(ref, report)
+            command.stdout.write(ref.where)
+            _write_facts(command, detail.facts)
+            for table in detail.tables:
+                if table.id not in describes.verbs:  # else that verb lists it
+                    _write_table(command, table.columns, table.items)
+        if missing:
+            fail(NOT_HELD, missing)
 
-    def _fields(self, report: T) -> dict[str, Any]:
+    def _fields(self, report: Any) -> dict[str, Any]:
         """Return what an object of JSON has of a report, besides backend and name."""
         said = output.plain(report)
-        return said if isinstance(said, dict) else {self.entries: said}
+        return said if isinstance(said, dict) else {self.describes.entries: said}
+
+
+def _list_parts(
+    key: str, listing: Listing[Any], command: BaseCommand, ref: Ref, *, json: bool, **others: object
+) -> None:
+    items = ask(ref.alias, lambda: listing.read(ref))
+    if json:
+        _write_json(command, ref, {key: output.plain(items)})
+    else:
+        _write_table(command, listing.columns, items, listing.nothing)
+    if listing.missing and not items:
+        fail(NOT_HELD, listing.missing.format(ref.exact))
+
+
+def _draw(live: Live, command: BaseCommand, ref: Ref, **others: object) -> None:
+    """Write the lines until they end; on a terminal each in the place of the one before."""
+    terminal = sys.stdout.isatty()
+    before, after = ("\r\x1b[K", "") if terminal else ("", "\n")
+
+    def draw() -> None:
+        for line in live.lines(ref, lambda: shutil.get_terminal_size().columns):
+            command.stdout.write(f"{before}{line}", ending=after)
+            command.stdout.flush()
+
+    with suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
+        ask(ref.alias, draw)
+    if terminal:
+        command.stdout.write("")
+
+
+def _operate(
+    operation: Operation,
+    command: BaseCommand,
+    ref: Ref,
+    *,
+    reason: str,
+    who: str,
+    interactive: bool = False,
+    **options: Any,
+) -> None:
+    """Ask, if that is asked for, and do it; end the command if it cannot be done."""
+    proposal = ask(ref.alias, lambda: operation.propose(ref, options))
+    ref, perform = proposal.ref, proposal.perform
+    if proposal.question:
+        _write_facts(command, proposal.facts)
+        for sentence in proposal.explanation:
+            command.stdout.write(str(sentence))
+    if perform is None:
+        return
+    if proposal.question:
+        exit_codes.confirm(command, interactive, proposal.question)
+    signed = {"reason": reason, "who": who or audit.system_user()}
+    effect = ask(ref.alias, lambda: perform(ref, {**options, **signed}))
+    if not effect:
+        fail(NOT_HELD, f"{proposal.missing} any more; nothing was done")
+    effect = Effect() if effect is True else effect
+    shown = {"where": ref.where, "target": quoted(ref.target), "token": ref.token}
+    text = proposal.done % {**options, **shown, **effect.values}
+    command.stdout.write(command.style.SUCCESS(text) if proposal.question else text)
+    if effect.why:
+        full = isinstance(effect.why, Full)
+        fail(exit_codes.BUSY if full else FAILED, escaped(str(effect.why)))
+
+
+def _arguments(options: Iterable[Option]) -> Iterator[Argument]:
+    def added(one: Option) -> Argument:
+        required = {"required": True} if one.required else {}
+        return option(one.what, one.help, **_TYPES[one.type], **required)
+
+    yield from (added(one) for one in options if not one.either)
+    if either := [added(one) for one in options if one.either]:
+
+        def add(parser: Any) -> None:
+            group = parser.add_mutually_exclusive_group(required=True)
+            for each in either:
+                each(group)
+
+        yield add
+
+
+# How cells are written
+
+
+def text_of(cell: Cell) -> object:
+    """Return what a terminal shows of a cell, see output.as_text()."""
+    value = cell.value
+    if value is None or value == "":
+        return None
+    if cell.code:
+        return cell.code
+    match cell.format:
+        case "number" | "owner" | "moment":
+            return value
+        case "age":
+            return output.age(value)
+        case "span":
+            return output.duration(value)
+        case "data":
+            return escaped(cell.line)
+        case "bar":
+            return f"{cell.percent}% ({cell.hint})"
+    return quoted(str(value))
+
+
+def _cells(facts: Facts) -> list[Cell]:
+    return [cell for _, cell in facts]
+
+
+def _heading(columns: Columns[Any]) -> tuple[str, ...]:
+    return tuple(str(label).upper() for label, _ in columns)
+
+
+def _write_table(
+    command: BaseCommand, columns: Columns[Any], items: Iterable[Any], nothing: str = ""
+) -> None:
+    rows = [tuple(map(text_of, _cells(facts_of(columns, item)))) for item in items]
+    output.write_table(command, _heading(columns), rows, nothing=nothing)
+
+
+def _write_facts(command: BaseCommand, facts: Facts) -> None:
+    def drawn(cell: Cell) -> object:
+        bar = f"[{'#' * (cell.percent // 5):20}] " if cell.format == "bar" else ""
+        return f"{bar}{text_of(cell)}" if bar else text_of(cell)
+
+    if facts:
+        output.write_fields(command, [(str(label).lower(), drawn(cell)) for label, cell in facts])
+
+
+def _write_json(command: BaseCommand, ref: Ref, fields: Mapping[str, object]) -> None:
+    output.write_json(command, {"using": ref.alias, "name": ref.name, **fields})
 
 
 def add_verbs(
-    parser: CommandParser,
-    verbs: Mapping[str, Verb | RecipeCommand[Any]],
-    *,
-    dest: str,
-    metavar: str,
+    parser: CommandParser, verbs: Mapping[str, Verb | RecipeCommand], *, dest: str, metavar: str
 ) -> None:
     """Give each verb a parser of its own, with Django's options and the verb's."""
     parsers = parser.add_subparsers(dest=dest, required=True, metavar=metavar)

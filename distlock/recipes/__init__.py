@@ -25,6 +25,13 @@ queue_records  the steps that change the records of a queue
 queue_items  what the records of a queue say, which keys they have, whose deliveries have gone
 delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
+description  what a recipe looks like and what may be done with it, as plain values
+barrier_description   of barriers
+election_description  of an election: who leads, is next, and has led
+log_description       of configuration and topics: the value and its versions, the last messages
+progress_description  of progress: how far it is, live
+queue_description     of a queue: its items in pages, and one item
+queue_actions         what may be done to a queue, on a page or in a terminal
 recipe      what all recipes over records do; a blocking method and its async twin, of one body
 parts       the locks that are held together, and how they are left
 """

@@ -10,11 +10,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
+
+from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import as_datetime
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
 from distlock.recipes.recipe import Recipe, deadline_of, twins
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
@@ -96,3 +100,28 @@ class Event(Recipe):
             return Plan([Put(_EVENT, said)], [found.as_found(_EVENT)])
 
         yield self._change(decide)
+
+
+def _state(report: EventInfo) -> Cell:
+    return state("set", _("Is set"), "held") if report.is_set else state("not set", _("Is not set"))
+
+
+class EventDescription(Description[EventInfo]):
+    """Whether it is set, and who did that."""
+
+    help = "Events: list, show."
+    empty = _("Events are listed here once they have been set.")
+    columns: ClassVar[Columns[EventInfo]] = (
+        (_("State"), _state),
+        (_("Changed by"), lambda report: Cell(report.by, "mono")),
+        (_("Changed"), lambda report: Cell(report.at, "moment")),
+    )
+
+    def read(self, ref: Ref) -> EventInfo:
+        """Return whether it is set, and who did that."""
+        return ref.recipe(Event).info()
+
+    def detail(self, ref: Ref, report: EventInfo) -> Detail:
+        """Return the same."""
+        facts = [*self.row(report), (_("Token"), Cell(report.token, "number"))]
+        return Detail(facts, explanation=[_("It stays as it is until a program changes it.")])

@@ -12,13 +12,16 @@ So all who watch read of the same departures in the same order, however late the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when, value_of
@@ -26,6 +29,7 @@ from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
@@ -36,6 +40,8 @@ _MEMBER = "m/"
 #: How many departures are kept for those who have not looked yet, and how many are noted or
 #: removed in one change: a server may take no more than 128 parts.
 _KEPT = _AT_ONCE = 50
+#: Names that a row of a list has.
+_MOST_NAMES = 5
 
 What: TypeAlias = Literal["joined", "updated", "left", "crashed"]
 
@@ -275,3 +281,57 @@ class Roll:
 def _how(said: Record) -> What | None:
     """Return how a member went; None if it is there, or nobody has noted that."""
     return said.value.get("went")  # type: ignore[no-any-return]
+
+
+def _last_joined(members: Sequence[Member]) -> datetime | None:
+    return members[-1].since if members else None
+
+
+class GroupDescription(Description[Sequence[Member]]):
+    """The members of a group: since when they are there, and their data."""
+
+    help = "Groups of processes: list, show."
+    list_help = "List the groups, and how many are in each."
+    show_help = "Show who is in a group."
+    empty = _("Groups are listed here once a process has joined one.")
+    missing = "nobody is in group {}"
+    entries = "members"
+    columns: ClassVar[Columns[Sequence[Member]]] = (
+        (_("Members"), lambda group: Cell(len(group), "number")),
+        (_("Who"), lambda group: Cell(some_of([one.name for one in group], _MOST_NAMES), "mono")),
+        (_("Last joined"), lambda group: Cell(_last_joined(group), "age")),
+    )
+    members: ClassVar[Columns[Member]] = (
+        (_("Member"), lambda member: Cell(member.name, "mono")),
+        (_("Owner"), lambda member: Cell(member.owner, "owner")),
+        (_("There for"), lambda member: Cell(member.since, "age")),
+        (_("Data"), lambda member: Cell(member.data or None, "data")),
+        (_("Token"), lambda member: Cell(member.token, "number")),
+    )
+
+    def read(self, ref: Ref) -> Sequence[Member]:
+        """Return the members that are there."""
+        return ref.recipe(Group).members()
+
+    def detail(self, ref: Ref, report: Sequence[Member]) -> Detail:
+        """Return the members with what each says of itself."""
+        count = ngettext("%(count)d member", "%(count)d members", len(report))
+        hint = count % {"count": len(report)} if report else ""
+        empty = _("Nobody is there.")
+        return Detail(
+            facts=[
+                (_("Members"), Cell(len(report), "number")),
+                (_("Last joined"), Cell(_last_joined(report), "moment")),
+            ],
+            tables=[Table("members", _("Members"), self.members, report, empty, hint)],
+            explanation=[
+                _(
+                    "Each process that is there renews its record. If a process dies, or is cut"
+                    " off for longer than its lease, it is gone from here."
+                ),
+                _(
+                    "One that was only away joins again by itself, as a new member with a new"
+                    " token."
+                ),
+            ],
+        )

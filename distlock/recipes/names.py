@@ -9,11 +9,13 @@ from that. Both are bound to the session of the process.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
@@ -23,6 +25,7 @@ from distlock.concurrency.steps import Steps
 from distlock.concurrency.threads import undo
 from distlock.core.entrant import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
@@ -32,6 +35,8 @@ T = TypeVar("T")
 
 #: More registrations of one name than there can be.
 _ALL = 2**31 - 1
+#: Names that a row of a list has.
+_MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,3 +328,43 @@ def _taken(other: Address) -> str:
         f"the name {other.name!r} is registered for {other.address!r} by {owner.host}"
         f" (pid {owner.pid}, {owner.thread}; token {other.token}, unique={other.unique})"
     )
+
+
+def _names_in(addresses: Sequence[Address]) -> list[str]:
+    return list(dict.fromkeys(address.name for address in addresses))
+
+
+class NamesDescription(Description[Sequence[Address]]):
+    """Who has which name."""
+
+    help = "Registered names: list the namespaces, show one."
+    empty = _("Namespaces are listed here once a name was registered in them.")
+    columns: ClassVar[Columns[Sequence[Address]]] = (
+        (_("Names"), lambda report: Cell(len(_names_in(report)), "number")),
+        (_("Which"), lambda report: Cell(some_of(_names_in(report), _MOST_NAMES), "mono")),
+    )
+    addresses: ClassVar[Columns[Address]] = (
+        (_("Name"), lambda address: Cell(address.name, "mono")),
+        (_("Address"), lambda address: Cell(address.address, "mono")),
+        (_("Kind"), lambda address: Cell(_("unique") if address.unique else _("service"))),
+        (_("Owner"), lambda address: Cell(address.owner, "owner")),
+        (_("For"), lambda address: Cell(address.since, "age")),
+        (_("Data"), lambda address: Cell(address.data or None, "data")),
+        (_("Token"), lambda address: Cell(address.token, "number")),
+    )
+
+    def read(self, ref: Ref) -> Sequence[Address]:
+        """Return all that is registered."""
+        return ref.recipe(Names).resolve_all()
+
+    def detail(self, ref: Ref, report: Sequence[Address]) -> Detail:
+        """Return all that is registered."""
+        empty = _("No name is registered.")
+        return Detail(
+            facts=[(_("Addresses"), Cell(len(report), "number"))],
+            tables=[Table("names", _("Names"), self.addresses, report, empty)],
+            explanation=[
+                _("A unique name belongs to one process at a time, for as long as that lives."),
+                _("A service may have several addresses under one name."),
+            ],
+        )

@@ -114,6 +114,17 @@ def escaped(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
+def quoted(name: str) -> str:
+    """Return ``name`` so that it is unmistakable, if need be in bash's ``$'…'`` quotes.
+
+    Pasted into a shell between the quotes it is the same name again.
+    """
+    if name.isprintable() and "  " not in name and not name.startswith("$'"):
+        return name
+    inner = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{escaped(inner)}'"
+
+
 def _escaped(character: str) -> str:
     code = ord(character)
     if character.isprintable():

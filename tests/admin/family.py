@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from distlock.admin.coordination.pages import Ref
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.recipes import (
@@ -22,6 +21,7 @@ from distlock.recipes import (
     Queue,
     Topic,
 )
+from distlock.recipes.description import Ref
 from tests.contract.watch import eventually
 
 NAME = "one"

@@ -10,9 +10,9 @@ from django.test import Client
 from django.urls import get_resolver, reverse
 
 from distlock import fan_out
-from distlock.admin.coordination import PAGES
 from distlock.conf import locks
 from distlock.recipes import Config, Event, Group, Progress, Queue
+from distlock.registry import ENTRIES
 from tests.admin.conftest import COORDINATION
 from tests.admin.family import ACTIONS, NAME, SCENES
 
@@ -130,7 +130,7 @@ def test_these_are_all_addresses():
         f"distlock_{kind}_{page}" for kind in SCENES for page in ("changelist", "one", "change")
     }
     assert names == pages | {f"distlock_{kind}_{action}" for kind, action in ACTIONS}
-    assert {pages.model._meta.model_name for pages in PAGES} == set(SCENES)
+    assert {entry.model.lower() for entry in ENTRIES} == set(SCENES)
     assert {right for rights in COORDINATION.values() for right in rights} == {
         *(f"view_{kind}" for kind in SCENES),
         *ACTIONS.values(),

@@ -7,10 +7,9 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.urls import reverse
 
-from distlock.admin.coordination import queue_actions
-from distlock.admin.coordination.pages import Ref
 from distlock.models import AuditEntry
-from distlock.recipes import Queue
+from distlock.recipes import Queue, queue_actions
+from distlock.recipes.description import Ref
 from tests.admin.test_coordination import client_with, one  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.once

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from distlock.commands import output
+from distlock.types.values import quoted
 
 
 class TestQuoted:
@@ -15,7 +16,7 @@ class TestQuoted:
         "name", ["stock", "a b", "<b>", "Straße", "锁", "🔒", "it's", 'a"b', "a\\b", "$x", "x;y"]
     )
     def test_a_name_that_prints_is_left_alone(self, name):
-        assert output.quoted(name) == name
+        assert quoted(name) == name
 
     @pytest.mark.parametrize(
         ("name", "shown"),
@@ -35,14 +36,14 @@ class TestQuoted:
         ],
     )
     def test_what_does_not_print_is_shown_as_an_escape(self, name, shown):
-        assert output.quoted(name) == shown
+        assert quoted(name) == shown
         assert shown.isprintable()
 
     @pytest.mark.parametrize(
         "name", ["a\x1b[2Jb", "a\u00a0b", "a\u202eb", "a\U000e0041b", "it's\t\\", "$'x'"]
     )
     def test_bash_reads_it_as_the_name(self, name):
-        shell = f"printf %s {output.quoted(name)}"
+        shell = f"printf %s {quoted(name)}"
         printed = subprocess.run(
             ["bash", "-c", shell], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
         ).stdout

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from distlock import LockUnavailable, ValueNotAgreed, locks
 from distlock.backends import recipe_records
 from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import CountDownLatch
+from distlock.registry import BY_KIND
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -76,15 +78,16 @@ def test_tasks_wait(using, name):
 
 
 def test_a_sweep_forgets_it_only_some_time_after_it_has_opened(latch, using, monkeypatch):
-    monkeypatch.setitem(recipe_records.KEPT, Kind.LATCH, timedelta(seconds=-60))
-    latch.count_down()
-    sweep_every_kind(locks[using])
-    assert latch.count == 2
-    latch.count_down(2)
-    monkeypatch.setitem(recipe_records.KEPT, Kind.LATCH, timedelta(days=1))
+    soon = [replace(BY_KIND[Kind.LATCH], keep=timedelta(seconds=-60))]
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe_records, "ENTRIES", soon)
+        latch.count_down()
+        sweep_every_kind(locks[using])
+        assert latch.count == 2
+        latch.count_down(2)
     sweep_every_kind(locks[using])
     assert latch.wait(0)
-    monkeypatch.setitem(recipe_records.KEPT, Kind.LATCH, timedelta(seconds=-60))
+    monkeypatch.setattr(recipe_records, "ENTRIES", soon)
     sweep_every_kind(locks[using])
     assert latch.count == 3
     assert f"latch:{latch.name}" not in locks[using].store.directories("latch:")

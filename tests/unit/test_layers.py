@@ -16,7 +16,7 @@ PACKAGE = Path(distlock.__file__).parent
 LAYERS = [
     ["exceptions", "concurrency", "typed"],
     ["fields", "signals"],
-    ["types", "models", "migrations", "apps", "activity"],
+    ["types", "registry", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.open_transactions"],
     ["backends.background", "backends.store"],
     ["backends.base"],
@@ -83,7 +83,7 @@ LAYERS = [
     ["core.base_lock", "core.shared_options"],
     ["core.run_under"],
     ["lock"],
-    ["recipes.parts", "recipes.recipe"],
+    ["recipes.parts", "recipes.recipe", "recipes.description"],
     [
         "recipes.membership",
         "recipes.following",
@@ -105,6 +105,7 @@ WORDS = {
     "signals",
     "types",
     "models",
+    "registry",
     "activity",
     "concurrency",
 }

@@ -10,22 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management import get_commands
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, no_translations
 from django.core.management.color import no_style
 
-from distlock.commands import (
-    change_locks,
-    members,
-    monitoring,
-    progress,
-    queues,
-    run_program,
-    show_locks,
-    values,
-)
+from distlock.commands import change_locks, monitoring, run_program, show_locks
 from distlock.commands.arguments import Backends, option
 from distlock.commands.exit_codes import FAILED, fail
 from distlock.commands.verbs import RecipeCommand, Verb, add_verbs
+from distlock.registry import ENTRIES
 from distlock.types.lease import LOCK_KINDS
 
 #: For each shell, what lets `python manage.py` be completed as `manage.py` is.
@@ -80,7 +72,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(inner)
 
 
-SUBCOMMANDS: dict[str, Verb | RecipeCommand[Any]] = {
+SUBCOMMANDS: dict[str, Verb | RecipeCommand] = {
     "list": show_locks.LIST,
     "show": show_locks.SHOW,
     "top": monitoring.TOP,
@@ -89,16 +81,7 @@ SUBCOMMANDS: dict[str, Verb | RecipeCommand[Any]] = {
     "run": run_program.RUN,
     "sweep": change_locks.SWEEP,
     "ping": monitoring.PING,
-    "election": members.ELECTION,
-    "queue": queues.QUEUE,
-    "config": values.CONFIG,
-    "progress": progress.PROGRESS,
-    "group": members.GROUP,
-    "barrier": members.BARRIER,
-    "double-barrier": members.DOUBLE_BARRIER,
-    "event": values.EVENT,
-    "topic": values.TOPIC,
-    "names": members.NAMES,
+    **{entry.kind.value: RecipeCommand(entry) for entry in ENTRIES},
     "completion": Verb(
         "Print the script with which a shell completes verbs, options and aliases. Needs shtab.",
         _complete,
@@ -118,6 +101,7 @@ class Command(BaseCommand):
         parser.epilog = "Each command's own --help lists its exit codes."
         add_verbs(parser, SUBCOMMANDS, dest="subcommand", metavar="COMMAND")
 
+    @no_translations  # what scripts find in a table is the same everywhere
     def handle(self, *args: Any, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A name that the terminal's encoding lacks must not end the list.

@@ -1,29 +1,33 @@
-"""What may be done to the items of a queue: dead letters in bulk, a delivery, a purge."""
+"""What may be done to a queue: dead letters in bulk, a delivery taken back, a purge, its bound."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Full
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.pages import (
+from distlock.concurrency.clock import clock
+from distlock.exceptions import LockError
+from distlock.recipes.description import (
     Action,
     Cell,
+    Columns,
     Effect,
     Facts,
+    Listing,
+    Operation,
+    Option,
+    Proposal,
     Ref,
     Text,
     signature,
     some_of,
 )
-from distlock.concurrency.clock import clock
-from distlock.exceptions import LockError
-from distlock.fan_out import one_line
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import QueueInfo, QueueItem
 from distlock.recipes.queue_operations import ItemInfo, ItemPage
@@ -62,7 +66,7 @@ def letters_of(ref: Ref) -> list[QueueItem]:
     The token is the number of the newest one that was shown. So what is put back, and is dead once
     more, is left alone: it has a new number.
     """
-    queue, target = Queue(ref.name, using=ref.alias), ref.target
+    queue, target, newest = ref.recipe(Queue), ref.target, ref.token or 0
     if target == ALL or target.startswith((REASON, MATCHING)):
         text = target.removeprefix(MATCHING) if target.startswith(MATCHING) else ""
         found = queue.page("dead", MOST_LETTERS, matching=text, timeout=SEARCH_SECONDS).items
@@ -71,7 +75,7 @@ def letters_of(ref: Ref) -> list[QueueItem]:
     else:
         some = map(queue.find, filter(None, map(number_in, target.split(",")[:MOST_LETTERS])))
         meant = [one.item for one in some if one is not None and one.state == "dead"]
-    return [one for one in meant if one.id <= ref.token]
+    return [one for one in meant if one.id <= newest]
 
 
 def number_in(text: str) -> int:
@@ -96,21 +100,24 @@ def _facts(contents: Contents, ref: Ref) -> Facts | None:
 
 
 def _in_bulk(change: Callable[..., int], ref: Ref, values: dict[str, Any]) -> Effect | None:
-    """Change dead letters; say how many were changed, and why no more were."""
-    queue, until = Queue(ref.name, using=ref.alias), clock() + _BULK_SECONDS
+    """Change dead letters; say how many were changed, and why no more were.
+
+    A page waits for this only so long; a terminal waits as long as it takes.
+    """
+    queue, until = ref.recipe(Queue), clock() + _BULK_SECONDS if values.get("timeout") else None
     done, before = 0, -1
-    why: Text = ""
+    why: Text | Exception = ""
     try:
         while before < done and (letters := letters_of(ref)):
-            before, rest = done, until - clock()
-            if rest <= 0:
+            before, rest = done, None if until is None else until - clock()
+            if rest is not None and rest <= 0:
                 why = _("The time was over. Do it again for the others.")
                 break
             done += change(queue, letters, timeout=rest, **signature(values))
     except (Full, LockError) as error:
         if not done:
             raise
-        why = one_line(error)
+        why = error
     return Effect({"count": done}, f"{done}.", why) if done else None
 
 
@@ -136,7 +143,7 @@ RETRY: Action[Contents] = Action(
 def _discard(ref: Ref, values: dict[str, Any]) -> Effect | None:
     if ref.target != READY:
         return _in_bulk(Queue.discard, ref, values)
-    count = Queue(ref.name, using=ref.alias).purge(**signature(values))
+    count = ref.recipe(Queue).purge(**signature(values))
     return Effect({"count": count}, f"{count}.") if count else None
 
 
@@ -173,8 +180,8 @@ def _release_facts(contents: Contents, ref: Ref) -> Facts | None:
 
 
 def _release(ref: Ref, values: dict[str, Any]) -> bool:
-    queue, item = Queue(ref.name, using=ref.alias), int(ref.target)
-    return queue.force_release(item, ref.token, **signature(values))
+    queue, item = ref.recipe(Queue), int(ref.target)
+    return queue.force_release(item, ref.token or 0, **signature(values))
 
 
 RELEASE: Action[Contents] = Action(
@@ -192,3 +199,110 @@ RELEASE: Action[Contents] = Action(
     done=_("The item was taken back:"),
 )
 ACTIONS = (RETRY, DISCARD, RELEASE)
+
+
+# The verbs of the terminal
+
+
+def _propose_retry(ref: Ref, options: dict[str, Any]) -> Proposal:
+    number, newest = options["item"], newest_letter(ref)
+    which = "no dead letters" if number is None else f"no dead letter {number}"
+    ref = replace(ref, token=newest, target=ALL if number is None else str(number))
+    contents = Contents(ref.recipe(Queue).info(), letters=letters_of(ref))
+    done = "%(count)d put back, at the end of the queue."
+    return RETRY.proposal(contents, ref, done, f"queue {ref.exact} has {which}")
+
+
+def newest_letter(ref: Ref) -> int:
+    """Return the number of the newest dead letter; 0 if there is none."""
+    last = ref.recipe(Queue).page("dead", 1, reverse=True).items
+    return last[0].id if last else 0
+
+
+def _propose_release(ref: Ref, options: dict[str, Any]) -> Proposal:
+    item, token = options["item"], options["token"]
+    missing = f"queue {ref.exact} has no delivery of item {item} with token {token}"
+    contents, ref = Contents(ref.recipe(Queue).info()), replace(ref, token=token, target=str(item))
+    return RELEASE.proposal(contents, ref, "Taken back.", missing, "Take it back?")
+
+
+def _purge(ref: Ref, values: dict[str, Any]) -> Effect:
+    return Effect({"count": ref.recipe(Queue).purge(dead=values["dead"], **signature(values))})
+
+
+def _propose_purge(ref: Ref, options: dict[str, Any]) -> Proposal:
+    info, dead = ref.recipe(Queue).info(), options["dead"]
+    count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
+    said = [f"{ref.where} has {count} {what}."]
+    perform, question = _purge if count else None, "Remove them for ever?"
+    return Proposal(ref, perform, "%(count)d removed.", question, explanation=said)
+
+
+def _resize(ref: Ref, values: dict[str, Any]) -> bool:
+    ref.recipe(Queue).resize(values["maxsize"], **signature(values))
+    return True
+
+
+def _propose_resize(ref: Ref, options: dict[str, Any]) -> Proposal:
+    bound = "%(maxsize)d items at the most" if options["maxsize"] else "any number of items"
+    return Proposal(ref, _resize, f"%(where)s takes {bound} now.")
+
+
+PUT_BACK: Columns[QueueItem] = (
+    (_("Put back because"), lambda item: Cell(item.reason)),
+    (_("Put"), lambda item: Cell(item.at, "age")),
+    (_("Deliveries"), lambda item: Cell(item.attempts, "number")),
+)
+_LETTER: Columns[QueueItem] = (
+    (_("Item"), lambda item: Cell(item.id, "number")),
+    *PUT_BACK,
+    (_("Body"), lambda item: Cell(item.body, "data")),
+)
+
+
+def _letters(ref: Ref) -> tuple[QueueItem, ...]:
+    """Return all dead letters."""
+    queue = ref.recipe(Queue)
+    return queue.dead(max(queue.info().dead, 1))
+
+
+OPERATIONS: Mapping[str, Operation | Listing[Any]] = {
+    "dead": Listing("List the dead letters.", _letters, _LETTER, nothing="No dead letters."),
+    "retry": Operation(
+        "Put dead letters back into the queue.",
+        _propose_retry,
+        (
+            Option(
+                "--item",
+                "The dead letter of this number, as `queue dead` prints it.",
+                "whole",
+                either=True,
+            ),
+            Option("--all", "All dead letters.", "flag", either=True),
+        ),
+        fills=True,
+    ),
+    "release": Operation(
+        "Take an item back from its consumer. Asks first.",
+        _propose_release,
+        tuple(
+            Option(name, f"{what}, as `queue show` prints it.", "whole", required=True)
+            for name, what in {
+                "--item": "The item's number",
+                "--token": "Its delivery's token",
+            }.items()
+        ),
+        asks=True,
+    ),
+    "purge": Operation(
+        "Remove what is ready, or the dead letters. Asks first.",
+        _propose_purge,
+        (Option("--dead", "The dead letters, in place of what is ready.", "flag"),),
+        asks=True,
+    ),
+    "resize": Operation(
+        "Change for all how many items there may be.",
+        _propose_resize,
+        (Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),),
+    ),
+}

@@ -1,51 +1,56 @@
-"""Progress: how far work is, live, and asking it to end."""
+"""What the progress of work looks like: how far it is, live, and asking it to end."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.pages import (
+from distlock.recipes.description import (
     Action,
     Cell,
     Columns,
+    Description,
     Detail,
     Facts,
+    Live,
+    Missing,
     Offer,
-    RecipePages,
+    Operation,
+    Option,
+    Proposal,
     Ref,
     Text,
     signature,
+    state,
 )
-from distlock.models import Progress as ProgressModel
 from distlock.recipes.progress import Progress
-from distlock.recipes.report import Report
-from distlock.types.lease import Kind
+from distlock.recipes.report import Report, bar
+from distlock.types.values import escaped, quoted
 
-#: What the states are called, and in which colour.
-_STATES: dict[str, tuple[Text, str]] = {
-    "running": (_("Running"), "held"),
-    "done": (_("Done"), "free"),
-    "failed": (_("Failed"), "expired"),
-    "cancelled": (_("Cancelled"), "expiring"),
-    "lost": (_("Lost"), "expired"),
+_STATES = {
+    "running": state("running", _("Running"), "held"),
+    "done": state("done", _("Done")),
+    "failed": state("failed", _("Failed"), "expired"),
+    "cancelled": state("cancelled", _("Cancelled"), "expiring"),
+    "lost": state("lost", _("Lost"), "expired"),
 }
 
 
 def _state(report: Report) -> Cell:
     if report.cancelling and report.state == "running":
-        return Cell(_("Asked to end"), "state", "expiring")
-    label, style = _STATES[report.state]
-    return Cell(label, "state", style)
+        return state("running", _("Asked to end"), "expiring")
+    return _STATES[report.state]
 
 
 def _share(report: Report) -> Cell:
     """Return a bar, or how many are done if nobody knows of how many."""
     if report.part is None:
         return Cell(_amount(report))
-    return Cell(report.part, "bar", _STATES[report.state][1], hint=_amount(report))
+    return Cell(report.part, "bar", _STATES[report.state].style, hint=_amount(report))
 
 
 def _amount(report: Report) -> str:
@@ -77,19 +82,48 @@ CANCEL: Action[Report] = Action(
         _("Work that reports nothing any more, or catches the error, goes on."),
     ],
     facts=_facts,
-    perform=lambda ref, values: Progress(ref.name, using=ref.alias).cancel(
-        ref.token, **signature(values)
-    ),
+    perform=lambda ref, values: ref.recipe(Progress).cancel(ref.token, **signature(values)),
     log=_("Asked to end: token %(token)d. Reason: %(reason)s"),
     done=_("It was asked to end:"),
 )
 
 
-class ProgressPages(RecipePages[Report | None]):
+def _report(ref: Ref) -> Report:
+    report = Progress.get(ref.name, using=ref.alias)
+    if report is None:
+        raise Missing(f"nobody reports progress as {ref.exact}")
+    return report
+
+
+def _lines(ref: Ref, width: Callable[[], int]) -> Iterator[str]:
+    """Return the bar anew with each report, until the work has ended."""
+    _report(ref)
+    for report in ref.recipe(Progress).changes():
+        yield escaped(bar(report, width()))
+        if report.state != "running":
+            break
+
+
+def _propose_cancel(ref: Ref, options: dict[str, Any]) -> Proposal:
+    token, report = options["token"], Progress.get(ref.name, using=ref.alias)
+    missing = f"no worker reports progress as {ref.exact}"
+    if token is not None:
+        missing += f" with token {token}"
+    if report is None or report.token is None or token not in (None, report.token):
+        raise Missing(missing)
+    question = f"Ask {quoted(str(report.owner))} to end it?"
+    done = "Asked to end; it learns of it within seconds."
+    return CANCEL.proposal(report, replace(ref, token=report.token), done, missing, question)
+
+
+class ProgressDescription(Description[Report | None]):
     """Bars that move."""
 
-    kind = Kind.PROGRESS
-    model = ProgressModel
+    help = "Progress of work: list, show, watch it live, ask it to end."
+    list_help = "List the work that reports, or has of late."
+    show_help = "Show how far a piece of work is."
+    empty = _("Work is listed here while it reports its progress.")
+    missing = "nobody reports progress as {}"
     columns: ClassVar[Columns[Report]] = (
         (_("State"), _state),
         (_("Progress"), _share),
@@ -98,16 +132,36 @@ class ProgressPages(RecipePages[Report | None]):
         (_("Worker"), lambda one: Cell(one.owner, "owner")),
         (_("Last report"), lambda one: Cell(one.at, "age")),
     )
-    empty = _("Work is listed here while it reports its progress.")
     actions = (CANCEL,)
     live = True
+    verbs: ClassVar = {
+        "watch": Live("Show it live, until the work has ended.", _lines),
+        "cancel": Operation(
+            "Ask the worker to end. Asks first.",
+            _propose_cancel,
+            (
+                Option(
+                    "--token",
+                    "Only if this is the token of its worker, as `progress show` prints it.",
+                    "whole",
+                ),
+            ),
+            asks=True,
+        ),
+    }
 
-    def read(self, alias: str, name: str, *, whole: bool) -> Report | None:
+    def read(self, ref: Ref) -> Report | None:
         """Return the last report; None if there is none."""
-        return Progress.get(name, using=alias)
+        return Progress.get(ref.name, using=ref.alias)
 
-    def detail(self, alias: str, name: str, report: Report | None) -> Detail:
-        """Return all that the worker has reported."""
+    def detail(self, ref: Ref, report: Report | None) -> Detail:
+        """Return all that the worker has reported, and its token, by which it is asked to end."""
+        detail = self.page(ref, report)
+        token = None if report is None or report.state != "running" else report.token
+        return replace(detail, facts=[*detail.facts, (_("Token"), Cell(token, "number"))])
+
+    def page(self, ref: Ref, report: Report | None) -> Detail:
+        """Return all that the worker has reported, and a button by which it is asked to end."""
         if report is None:
             return Detail([(_("State"), Cell(_("Nobody reports."), "state"))])
         running = report.state == "running"
@@ -130,8 +184,8 @@ class ProgressPages(RecipePages[Report | None]):
         ]
         offers = []
         if running and not report.cancelling and report.token is not None:
-            ref = Ref(alias, name, report.token)
-            offers = [Offer("cancel", _("Ask it to end…"), ref, danger=True)]
+            cancelled = replace(ref, token=report.token)
+            offers = [Offer("cancel", _("Ask it to end…"), cancelled, danger=True)]
         return Detail(facts, explanation=_explanation(report), offers=offers)
 
 

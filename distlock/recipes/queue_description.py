@@ -1,47 +1,48 @@
-"""Queues: what waits, what is being delivered, and dead letters, in pages; and one item."""
+"""What a queue looks like: items that wait, deliveries, dead letters, in pages; and one item."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.pages import (
+from distlock.recipes.description import (
     Cell,
     Columns,
+    Description,
     Detail,
-    Facts,
     Offer,
-    RecipePages,
     Ref,
     Table,
-    TableRow,
     Text,
     facts_of,
     json_lines,
+    state,
 )
-from distlock.admin.coordination.queue_actions import (
+from distlock.recipes.queue import Queue
+from distlock.recipes.queue_actions import (
     ACTIONS,
     ALL,
     MATCHING,
+    OPERATIONS,
+    PUT_BACK,
     READY,
     REASON,
     SEARCH_SECONDS,
     SELECTED,
     Contents,
     letters_of,
+    newest_letter,
     number_in,
     reason_group,
 )
-from distlock.models import Queue as QueueModel
-from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.queue_operations import STATES
-from distlock.types.lease import Kind
 
 #: Items on a page, groups of dead letters, and characters of a search.
 _PAGE_SIZE, _MOST_GROUPS, _MOST_SEARCHED = 25, 20, 200
@@ -51,10 +52,10 @@ _ASIDE = _("What was delivered too often, and never acknowledged, is put aside a
 _AGAIN = _("It is delivered again if its consumer fails, or if its process dies.")
 #: The label of each state of items, and what it means.
 _STATES: dict[str, tuple[Cell, Text]] = {
-    "ready": (Cell(_("Ready"), "state"), _("It waits for a consumer.")),
-    "delivered": (Cell(_("Being delivered"), "state", "held"), _AGAIN),
-    "delayed": (Cell(_("Delayed"), "state"), _("It was put back for later.")),
-    "dead": (Cell(_("Dead"), "state", "expired"), _ASIDE),
+    "ready": (state("ready", _("Ready")), _("It waits for a consumer.")),
+    "delivered": (state("delivered", _("Being delivered"), "held"), _AGAIN),
+    "delayed": (state("delayed", _("Delayed")), _("It was put back for later.")),
+    "dead": (state("dead", _("Dead"), "expired"), _ASIDE),
 }
 
 
@@ -69,14 +70,40 @@ def _depth(info: QueueInfo) -> Cell:
 
 
 def _dead(info: QueueInfo) -> Cell:
-    return Cell(info.dead, "state", "expired") if info.dead else Cell(0, "number")
+    if not info.dead:
+        return Cell(0, "number")
+    return Cell(info.dead, "state", "expired", code=str(info.dead))
 
 
-class QueuePages(RecipePages[Contents]):
+_DELIVERY: Columns[DeliveryInfo] = (
+    (_("Consumer"), lambda one: Cell(None if one.delayed else one.owner, "owner")),
+    (_("For"), lambda one: Cell(one.since, "age")),
+    (_("Token"), lambda one: Cell(one.token, "number")),
+)
+
+
+def _state_of(one: DeliveryInfo) -> Cell:
+    return _STATES["delayed" if one.delayed else "delivered"][0]
+
+
+_DELIVERED: Columns[DeliveryInfo] = (
+    (_("Item"), lambda one: Cell(one.id, "number")),
+    (_("State"), _state_of),
+    *_DELIVERY,
+)
+_GROUP: Columns[tuple[str, int]] = (
+    (_("Put back because"), lambda group: Cell(group[0])),
+    (_("Dead letters"), lambda group: Cell(group[1], "number")),
+)
+
+
+class QueueDescription(Description[QueueInfo]):
     """How full it is, what is being delivered, and what was put aside."""
 
-    kind = Kind.QUEUE
-    model = QueueModel
+    help = "Queues: list, show, dead letters, retry, release, purge, resize."
+    list_help = "List the queues, and how full they are."
+    show_help = "Show what is in a queue, and who works on it."
+    empty = _("Queues are listed here once something was put into one.")
     columns: ClassVar[Columns[QueueInfo]] = (
         (_("Ready"), _depth),
         (_("Being delivered"), lambda info: Cell(info.delivered, "number")),
@@ -85,16 +112,27 @@ class QueuePages(RecipePages[Contents]):
         (_("Bound"), lambda info: Cell(info.maxsize or None, "number")),
         (_("Oldest waits for"), lambda info: Cell(info.oldest, "age")),
     )
-    empty = _("Queues are listed here once something was put into one.")
     actions = ACTIONS
+    verbs = OPERATIONS
+    watched = True
 
-    def read(self, alias: str, name: str, *, whole: bool) -> Contents:
+    def read(self, ref: Ref) -> QueueInfo:
         """Return the figures."""
-        return Contents(Queue(name, using=alias).info())
+        return ref.recipe(Queue).info()
 
-    def read_page(self, alias: str, name: str, asked: Mapping[str, str]) -> Contents:
+    def problems(self, report: QueueInfo) -> Iterator[tuple[str, str]]:
+        """Return how many dead letters there are, if any."""
+        if report.dead:
+            yield "dead letters", f"{report.dead} dead, {report.ready} ready"
+
+    def detail(self, ref: Ref, report: QueueInfo) -> Detail:
+        """Return the figures, and what is being delivered."""
+        title, _total = _numbers(report)["delivered"]
+        return Detail(self.row(report), [Table("delivered", title, _DELIVERED, report.deliveries)])
+
+    def read_page(self, ref: Ref, asked: Mapping[str, str]) -> Contents:
         """Return one page of the items in one state, or one item; see _address()."""
-        queue = Queue(name, using=alias)
+        queue = ref.recipe(Queue)
         info = queue.info()
         if number := number_in(asked.get("item", "")):
             return Contents(info, asked, found=queue.find(number))
@@ -114,27 +152,22 @@ class QueuePages(RecipePages[Contents]):
             timeout=SEARCH_SECONDS,
         )
         shown = {**asked, "state": state, "q": search, "order": "newest" if newest else "oldest"}
-        last = queue.page("dead", 1, reverse=True).items if state == "dead" else ()
-        token = last[0].id if last else 0
-        letters = letters_of(Ref(alias, name, token, ALL)) if last else ()
+        token = newest_letter(ref) if state == "dead" else 0
+        letters = letters_of(replace(ref, token=token, target=ALL)) if token else ()
         return Contents(info, shown, page, letters, token)
 
     def read_target(self, ref: Ref) -> Contents:
         """Return the figures, and the dead letters that are meant."""
-        return replace(self.read(ref.alias, ref.name, whole=True), letters=letters_of(ref))
+        return Contents(self.read(ref), letters=letters_of(ref))
 
-    def row(self, report: Contents) -> Facts:
-        """Return how many of each there are."""
-        return facts_of(self.columns, report.info)
-
-    def detail(self, alias: str, name: str, report: Contents) -> Detail:
+    def page(self, ref: Ref, report: Contents) -> Detail:
         """Return the figures and one page of items, or one item."""
         if "item" in report.asked:
-            return _item_detail(alias, name, report)
+            return _item_detail(ref, report)
         info, state = report.info, report.asked["state"]
         return Detail(
-            facts=self.row(report),
-            tables=[*_groups(alias, name, report), _items(alias, name, report)],
+            facts=self.row(info),
+            tables=[*_groups(ref, report), _items(ref, report)],
             explanation=[
                 _(
                     "First in, first out. What was taken is delivered again if its consumer fails,"
@@ -147,10 +180,10 @@ class QueuePages(RecipePages[Contents]):
                 ),
             ],
             tabs=[
-                (label, count, "" if one == state else _address(alias, name, state=one))
+                (label, count, "" if one == state else _address(ref, state=one))
                 for one, (label, count) in _numbers(info).items()
             ],
-            search={**report.asked, "clear": _address(alias, name, state=state)},
+            search={**report.asked, "clear": _address(ref, state=state)},
         )
 
 
@@ -163,21 +196,24 @@ def _numbers(info: QueueInfo) -> dict[str, tuple[Text, int]]:
     }
 
 
-def _groups(alias: str, name: str, report: Contents) -> list[Table]:
+def _groups(ref: Ref, report: Contents) -> list[Table[Any]]:
     """Return the dead letters by their reasons, the most frequent ones first."""
-    groups, rows = Counter(reason_group(one.reason) for one in report.letters), []
-    for group, count in groups.most_common(_MOST_GROUPS):
-        ref = Ref(alias, name, report.newest, f"{REASON}{group}")
-        cells = (_("Put back because"), Cell(group)), (_("Dead letters"), Cell(count, "number"))
-        rows.append(TableRow(cells, _offers_of_dead(ref, group)))
-    hint = ""
-    if len(rows) < len(groups) or len(report.letters) < report.info.dead:
-        values = {"shown": len(rows), "groups": len(groups), "count": len(report.letters)}
+    groups = Counter(reason_group(one.reason) for one in report.letters)
+    shown = groups.most_common(_MOST_GROUPS)
+    hint: Text = ""
+    if len(shown) < len(groups) or len(report.letters) < report.info.dead:
+        values = {"shown": len(shown), "groups": len(groups), "count": len(report.letters)}
         hint = _("%(shown)d of %(groups)d reasons, of %(count)d dead letters") % values
-    return [Table("groups", _("By reason"), rows, hint=hint)] if rows else []
+
+    def offers(group: tuple[str, int]) -> list[Offer]:
+        target = f"{REASON}{group[0]}"
+        return _offers_of_dead(replace(ref, token=report.newest, target=target), group[0])
+
+    table = Table("groups", _("By reason"), _GROUP, shown, hint=hint, offers_of=offers)
+    return [table] if shown else []
 
 
-def _items(alias: str, name: str, report: Contents) -> Table:
+def _items(ref: Ref, report: Contents) -> Table[QueueItem]:
     """Return a page of items, what may be done with them, and the addresses of other pages."""
     asked, info, page = report.asked, report.info, report.page
     state, search, backwards = asked["state"], asked["q"], "before" in asked
@@ -188,16 +224,48 @@ def _items(alias: str, name: str, report: Contents) -> Table:
     if search:
         hint = _("%(shown)d found in %(looked)d of %(found)d items")
     deliveries = {one.id: one for one in info.deliveries}
-    rows = [_row(alias, name, state, one, deliveries.get(one.id)) for one in items]
-    empty = _("Nothing matches.") if search else _("There are none.")
-    offers = _bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search)
-    pages = _other_pages(alias, name, report, items)
-    return Table("items", title, rows, empty, hint % values, offers, pages)
+
+    def offers(item: QueueItem) -> list[Offer]:
+        one = deliveries.get(item.id) if state == "delivered" else None
+        return [_take_back(ref, one)] if one else []
+
+    return Table(
+        "items",
+        title,
+        _columns(ref, state, deliveries),
+        items,
+        _("Nothing matches.") if search else _("There are none."),
+        hint % values,
+        offers,
+        lambda item: str(item.id) if state == "dead" else "",
+        _bulk_offers(replace(ref, token=report.newest, target=SELECTED), state, search),
+        _other_pages(ref, report, items),
+    )
 
 
-def _other_pages(
-    alias: str, name: str, report: Contents, items: Sequence[QueueItem]
-) -> tuple[str, str]:
+def _columns(ref: Ref, state: str, deliveries: Mapping[int, DeliveryInfo]) -> Columns[QueueItem]:
+    """Return the columns of a page of items in a state."""
+
+    def number(item: QueueItem) -> Cell:
+        return Cell(item.id, "number", link=_address(ref, item=item.id))
+
+    def of_delivery(cell: Callable[[DeliveryInfo], Cell], item: QueueItem) -> Cell:
+        one = deliveries.get(item.id)
+        return Cell(None) if one is None else cell(one)
+
+    first = (_("Item"), number), (_("Body"), lambda item: Cell(item.body, "data"))
+    if state != "delivered":
+        return [*first, *PUT_BACK]
+
+    def state_of(item: QueueItem) -> Cell:
+        one = deliveries.get(item.id)
+        return _STATES["delivered"][0] if one is None else _state_of(one)
+
+    following = [(label, partial(of_delivery, cell)) for label, cell in _DELIVERY[:2]]
+    return [*first, (_("State"), state_of), *following]
+
+
+def _other_pages(ref: Ref, report: Contents, items: Sequence[QueueItem]) -> tuple[str, str]:
     asked, previous, following = report.asked, None, report.page.after
     if items and "after" in asked:
         previous = items[0].id
@@ -205,8 +273,8 @@ def _other_pages(
         previous, following = report.page.after, items[-1].id if items else None
     same = {"state": asked["state"], "q": asked["q"], "order": asked["order"]}
     return (
-        "" if previous is None else _address(alias, name, **same, before=previous),
-        "" if following is None else _address(alias, name, **same, after=following),
+        "" if previous is None else _address(ref, **same, before=previous),
+        "" if following is None else _address(ref, **same, after=following),
     )
 
 
@@ -223,52 +291,26 @@ def _bulk_offers(selected: Ref, state: str, search: str) -> list[Offer]:
     ]
 
 
-_PUT_BACK: Columns[QueueItem] = (
-    (_("Put back because"), lambda item: Cell(item.reason)),
-    (_("Put"), lambda item: Cell(item.at, "age")),
-    (_("Deliveries"), lambda item: Cell(item.attempts, "number")),
-)
-_DELIVERY: Columns[DeliveryInfo] = (
-    (_("Consumer"), lambda one: Cell(None if one.delayed else one.owner, "owner")),
-    (_("For"), lambda one: Cell(one.since, "age")),
-    (_("Token"), lambda one: Cell(one.token, "number")),
-)
-
-
-def _row(alias: str, name: str, state: str, item: QueueItem, one: DeliveryInfo | None) -> TableRow:
-    link = _address(alias, name, item=item.id)
-    cells: list[tuple[Text, Cell]] = [
-        (_("Item"), Cell(item.id, "number", link=link)),
-        (_("Body"), Cell(item.body, "data")),
-    ]
-    if state != "delivered":
-        key = str(item.id) if state == "dead" else ""
-        return TableRow([*cells, *facts_of(_PUT_BACK, item)], key=key)
-    code = "delayed" if one and one.delayed else state
-    cells += [(_("State"), _STATES[code][0]), *facts_of(_DELIVERY, one)[:2]]
-    return TableRow(cells, [_take_back(alias, name, one)] if one else [])
-
-
 def _offers_of_dead(ref: Ref, named: str = "") -> list[Offer]:
     discard = Offer("discard", _("Discard…"), ref, danger=True, named=named)
     return [Offer("retry", _("Put back…"), ref, named=named), discard]
 
 
-def _take_back(alias: str, name: str, one: DeliveryInfo) -> Offer:
-    ref = Ref(alias, name, one.token, str(one.id))
-    return Offer("release", _("Take back…"), ref, danger=True, named=str(one.id))
+def _take_back(ref: Ref, one: DeliveryInfo) -> Offer:
+    taken = replace(ref, token=one.token, target=str(one.id))
+    return Offer("release", _("Take back…"), taken, danger=True, named=str(one.id))
 
 
-def _item_detail(alias: str, name: str, report: Contents) -> Detail:
+def _item_detail(ref: Ref, report: Contents) -> Detail:
     """Return all that is known of one item."""
     number, found = report.asked["item"], report.found
     part = _("Item %(number)s") % {"number": number}
     if found is None:
         gone = _("It is not in the queue: it was acknowledged, put back as a new item, or removed.")
         return Detail([], explanation=[gone], part=part)
-    item, one, (state, meaning) = found.item, found.delivery, _STATES[found.state]
+    item, one, (shown, meaning) = found.item, found.delivery, _STATES[found.state]
     facts: list[tuple[Text, Cell]] = [
-        (_("State"), state),
+        (_("State"), shown),
         (_("Put"), Cell(item.at, "moment")),
         (_("Deliveries"), Cell(item.attempts, "number")),
         (_("Put back because"), Cell(item.reason)),
@@ -276,13 +318,13 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
     offers = []
     if one is not None:
         facts += facts_of(_DELIVERY, one)
-        offers = [_take_back(alias, name, one)]
+        offers = [_take_back(ref, one)]
     elif found.state == "dead":
-        offers = _offers_of_dead(Ref(alias, name, item.id, str(item.id)))
+        offers = _offers_of_dead(replace(ref, token=item.id, target=str(item.id)))
     body = item.body if isinstance(item.body, str) else json_lines(item.body)
     facts.append((_("Body"), Cell(body, "block")))
     return Detail(facts, explanation=[meaning], offers=offers, part=part)
 
 
-def _address(alias: str, name: str, **more: str | int) -> str:
-    return f"?{urlencode({'backend': alias, 'name': name, **more})}"
+def _address(ref: Ref, **more: str | int) -> str:
+    return f"?{urlencode({'backend': ref.alias, 'name': ref.name, **more})}"

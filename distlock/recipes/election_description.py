@@ -1,30 +1,36 @@
-"""Elections: who leads, who is next, who has led, and deciding it by hand."""
+"""What an election looks like: who leads, is next, and has led; and deciding it by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.admin.coordination.pages import (
+from distlock.exceptions import LockError, LockUnavailable
+from distlock.recipes.candidates import Candidate, ElectionInfo, Term
+from distlock.recipes.description import (
     Action,
     Cell,
     Columns,
+    Description,
     Detail,
     Facts,
+    Listing,
+    Missing,
     Offer,
-    RecipePages,
+    Operation,
+    Option,
+    Proposal,
     Ref,
     Table,
     Text,
-    rows_of,
     signature,
+    state,
 )
-from distlock.exceptions import LockError, LockUnavailable
-from distlock.models import Election as ElectionModel
-from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.election import Election
-from distlock.types.lease import Kind
+from distlock.types.values import quoted
 
 #: What the orders are called, and what they mean.
 _ORDERS: dict[str, tuple[Text, Text]] = {
@@ -35,15 +41,19 @@ _ORDERS: dict[str, tuple[Text, Text]] = {
     ),
     "appointed": (_("by hand"), _("Only who was appointed by hand may lead.")),
 }
-#: Why terms have ended, and the colour of that.
-_WHY: dict[str, tuple[Text, str]] = {
-    "": (_("leads"), "held"),
-    "resigned": (_("resigned"), "free"),
-    "stepped down": (_("stepped down"), "free"),
-    "lost": (_("lost"), "expiring"),
-    "broken": (_("broken"), "expired"),
-    "crashed": (_("crashed"), "expired"),
+#: Why terms have ended.
+_WHY = {
+    "": state("leads", _("leads"), "held"),
+    "resigned": state("resigned", _("resigned")),
+    "stepped down": state("stepped down", _("stepped down")),
+    "lost": state("lost", _("lost"), "expiring"),
+    "broken": state("broken", _("broken"), "expired"),
+    "crashed": state("crashed", _("crashed"), "expired"),
 }
+
+
+def _order(info: ElectionInfo) -> Cell:
+    return Cell(_ORDERS[info.order][0], code=info.order)
 
 
 def _candidate(info: ElectionInfo, ref: Ref) -> Candidate | None:
@@ -59,7 +69,7 @@ def _appoint_facts(info: ElectionInfo, ref: Ref) -> Facts | None:
         (_("Owner"), Cell(candidate.owner, "owner")),
         (_("Leader now"), Cell(info.leader and info.leader.name, "mono")),
         (_("Term"), Cell(info.leader and info.leader.term, "number")),
-        (_("Order"), Cell(_ORDERS[info.order][0])),
+        (_("Order"), _order(info)),
     ]
 
 
@@ -76,7 +86,7 @@ def _appoint_consequences(info: ElectionInfo, ref: Ref) -> list[Text]:
 
 
 def _appoint(ref: Ref, values: dict[str, Any]) -> bool:
-    election = Election(ref.name, using=ref.alias)
+    election = ref.recipe(Election)
     candidate = _candidate(election.info(), ref)
     try:
         if candidate is not None:
@@ -129,9 +139,7 @@ STEP_DOWN: Action[ElectionInfo] = Action(
         ),
     ],
     facts=_leader_facts,
-    perform=lambda ref, values: Election(ref.name, using=ref.alias).step_down(
-        ref.token, **signature(values)
-    ),
+    perform=lambda ref, values: ref.recipe(Election).step_down(ref.token or 0, **signature(values)),
     log=_("Asked %(target)s to step down, term %(token)d. Reason: %(reason)s"),
     done=_("The leader was asked to step down:"),
 )
@@ -139,10 +147,10 @@ STEP_DOWN: Action[ElectionInfo] = Action(
 
 def _leader(report: ElectionInfo) -> Cell:
     leader = report.leader
-    return Cell(leader.name, "mono") if leader else Cell(_("Nobody leads"), "state", "expiring")
+    return Cell(leader.name, "mono") if leader else state("nobody", _("Nobody leads"), "expiring")
 
 
-def _since(report: ElectionInfo) -> Any:
+def _since(report: ElectionInfo) -> datetime | None:
     """Return since when the leader leads; None if nobody does."""
     leader, terms = report.leader, report.history
     if leader is None or not terms or terms[0].term != leader.term:
@@ -152,7 +160,7 @@ def _since(report: ElectionInfo) -> Any:
 
 _CANDIDATE: Columns[Candidate] = (
     (_("Candidate"), lambda one: Cell(one.name, "mono")),
-    (_("State"), lambda one: Cell(None) if one.term is None else Cell(_("leads"), "state", "held")),
+    (_("State"), lambda one: Cell(None) if one.term is None else _WHY[""]),
     (_("Owner"), lambda one: Cell(one.owner, "owner")),
     (_("Stands for"), lambda one: Cell(one.since, "age")),
     (_("Priority"), lambda one: Cell(one.priority, "number")),
@@ -163,32 +171,83 @@ _TERM: Columns[Term] = (
     (_("Owner"), lambda term: Cell(term.owner, "owner")),
     (_("From"), lambda term: Cell(term.since, "moment")),
     (_("Until"), lambda term: Cell(term.until, "moment")),
-    (_("Ended"), lambda term: Cell(_WHY[term.why][0], "state", _WHY[term.why][1])),
+    (_("Ended"), lambda term: _WHY[term.why]),
     (_("Term"), lambda term: Cell(term.term, "number")),
 )
 
 
-class ElectionPages(RecipePages[ElectionInfo]):
+def _propose_appointment(ref: Ref, options: dict[str, Any]) -> Proposal:
+    info, candidate = ref.recipe(Election).info(), options["candidate"]
+    named = next((one for one in info.candidates if one.name == candidate), None)
+    if named is None:
+        names = ", ".join(quoted(one.name) for one in info.candidates)
+        raise Missing(f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
+    when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
+    missing = f"{candidate!r} does not stand in election {ref.exact}"
+    ref = replace(ref, token=named.token, target=candidate)
+    return Proposal(ref, _appoint, f"%(target)s {when}.", missing=missing)
+
+
+def _propose_step_down(ref: Ref, options: dict[str, Any]) -> Proposal:
+    info, term = ref.recipe(Election).info(), options["term"]
+    ref = replace(ref, token=term, target=info.leader.name if info.leader else "")
+    missing = f"nobody leads election {ref.exact} under term {term}"
+    return STEP_DOWN.proposal(info, ref, "Asked to step down.", missing, "Ask it to step down?")
+
+
+class ElectionDescription(Description[ElectionInfo]):
     """The leader, the candidates in order, and the history."""
 
-    kind = Kind.ELECTION
-    model = ElectionModel
+    help = "Elections: list, show, history, appoint a leader, ask one to step down."
+    list_help = "List the elections, and who leads."
+    show_help = "Show who leads, and who stands in which order."
+    empty = _("Elections are listed here once a candidate has stood.")
+    missing = "nobody leads or stands in election {}"
     columns: ClassVar[Columns[ElectionInfo]] = (
         (_("Leader"), _leader),
         (_("Owner"), lambda info: Cell(info.leader and info.leader.owner, "owner")),
         (_("Leads for"), lambda info: Cell(_since(info), "age")),
         (_("Candidates"), lambda info: Cell(len(info.candidates), "number")),
-        (_("Order"), lambda info: Cell(_ORDERS[info.order][0])),
+        (_("Order"), _order),
         (_("Term"), lambda info: Cell(info.leader and info.leader.term, "number")),
     )
-    empty = _("Elections are listed here once a candidate has stood.")
     actions = (APPOINT, STEP_DOWN)
+    verbs: ClassVar = {
+        "history": Listing(
+            "List who has led, newest first, and why it ended.",
+            lambda ref: ref.recipe(Election).history(),
+            _TERM,
+            missing="nobody has led in election {}",
+        ),
+        "appoint": Operation(
+            "Appoint who is to lead next.",
+            _propose_appointment,
+            (Option("candidate CANDIDATE", "The name of one who stands."),),
+        ),
+        "step-down": Operation(
+            "Ask the leader of a term to step down. Asks first.",
+            _propose_step_down,
+            (
+                Option(
+                    "--term",
+                    "That of the leader, as `election show` prints it.",
+                    "whole",
+                    required=True,
+                ),
+            ),
+            asks=True,
+        ),
+    }
 
-    def read(self, alias: str, name: str, *, whole: bool) -> ElectionInfo:
+    def read(self, ref: Ref) -> ElectionInfo:
         """Return who leads, who stands, and who has led."""
-        return Election(name, using=alias).info()
+        return ref.recipe(Election).info()
 
-    def detail(self, alias: str, name: str, report: ElectionInfo) -> Detail:
+    def is_there(self, report: ElectionInfo) -> bool:
+        """Return whether somebody stands."""
+        return bool(report.candidates)
+
+    def detail(self, ref: Ref, report: ElectionInfo) -> Detail:
         """Return the leader, the candidates in order, and the history."""
         leader = report.leader
         facts: list[tuple[Text, Cell]] = [
@@ -196,28 +255,34 @@ class ElectionPages(RecipePages[ElectionInfo]):
             (_("Owner"), Cell(leader and leader.owner, "owner")),
             (_("Term"), Cell(leader and leader.term, "number")),
             (_("Leads since"), Cell(_since(report), "moment")),
-            (_("Order"), Cell(_ORDERS[report.order][0])),
+            (_("Order"), _order(report)),
         ]
         if report.appointed:
             facts.append((_("Appointed"), Cell(report.appointed, "mono")))
         offers = []
         if leader is not None and leader.term is not None:
-            ref = Ref(alias, name, leader.term, leader.name)
-            offers = [Offer("step-down", _("Ask to step down…"), ref, danger=True)]
+            led = replace(ref, token=leader.term, target=leader.name)
+            offers = [Offer("step-down", _("Ask to step down…"), led, danger=True)]
 
         def appoint(candidate: Candidate) -> list[Offer]:
             if candidate.term is not None or candidate.token is None:
                 return []
-            ref = Ref(alias, name, candidate.token, candidate.name)
-            return [Offer("appoint", _("Appoint…"), ref, named=candidate.name)]
+            meant = replace(ref, token=candidate.token, target=candidate.name)
+            return [Offer("appoint", _("Appoint…"), meant, named=candidate.name)]
 
         # The appointed candidate is listed before the leader, although it leads only later.
         line = sorted(report.candidates, key=lambda one: one.term is None)
-        rows, empty = rows_of(_CANDIDATE, line, appoint), _("Nobody stands.")
-        hint = _("in the order in which they lead")
-        candidates = Table("candidates", _("Candidates"), rows, empty, hint)
-        rows, empty = rows_of(_TERM, report.history), _("Nobody has led yet.")
-        history = Table("history", _("History"), rows, empty, hint=_("newest first"))
+        candidates = Table(
+            "candidates",
+            _("Candidates"),
+            _CANDIDATE,
+            line,
+            _("Nobody stands."),
+            _("in the order in which they lead"),
+            appoint,
+        )
+        empty, hint = _("Nobody has led yet."), _("newest first")
+        history = Table("history", _("History"), _TERM, report.history, empty, hint)
         return Detail(facts, [candidates, history], _explanation(report), offers)
 
 

@@ -1,44 +1,35 @@
-"""The pages of the admin about one kind of recipe: the list, one name, and what may be done."""
+"""The pages of the admin about one kind of recipe: the list, one name, and what may be done.
+
+They are drawn from its description, and have a permission to see them and one for each action.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from queue import Full
 from typing import Any, ClassVar
 
 from django.contrib import messages
 from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from distlock import audit
-from distlock.admin.coordination.pages import Action, Detail, Effect, Facts, RecipePages, Ref, Text
-from distlock.admin.panel import (
-    PanelAdmin,
-    error_text,
-    known_aliases,
-    names_in_message,
-    write_log,
-)
-from distlock.backends.base import BaseBackend
+from distlock.admin.actions import ActionForm, perform
+from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.commands.output import command_line
-from distlock.exceptions import LockError, LockUnavailable, StaleToken
-from distlock.fan_out import BackendAnswer, call_backends, one_line
+from distlock.fan_out import BackendAnswer, call_backends
+from distlock.recipes.description import Action, Description, Detail, Facts, Ref
 from distlock.recipes.recipe import names_of
+from distlock.registry import Entry
 from distlock.types.arguments import MAX_NAME, checked_name
 from distlock.types.lease import Kind
 from distlock.types.values import escaped
-
-logger = logging.getLogger("distlock")
 
 #: Names on a page of the list, and names whose rows are searched if no name matches.
 PAGE_SIZE, _MOST_SEARCHED = 50, 200
@@ -78,7 +69,7 @@ class RecipeList:
 
 
 def overview(
-    pages: RecipePages[Any],
+    entry: Entry,
     aliases: list[str],
     *,
     backend: str = "",
@@ -92,7 +83,7 @@ def overview(
     """
     answers = call_backends(
         aliases,
-        lambda each, deadline: names_of(pages.kind, each.alias),
+        lambda each, deadline: names_of(entry.kind, each.alias),
         wait_for_silent=wait_for_silent,
     )
     every = sorted(
@@ -103,21 +94,22 @@ def overview(
     )
     found, unsearched = [each for each in every if search.casefold() in each[0].casefold()], 0
     if search and not found:
-        read = _rows(pages, every[:_MOST_SEARCHED])
+        read = _rows(entry, every[:_MOST_SEARCHED])
         found = [(row.name, row.alias) for row in read if row.mentions(search)]
         unsearched = len(every) - len(read)
     shown = Paginator(found, PAGE_SIZE).get_page(page)
-    return RecipeList([*answers.values()], _rows(pages, [*shown.object_list]), shown, unsearched)
+    return RecipeList([*answers.values()], _rows(entry, [*shown.object_list]), shown, unsearched)
 
 
-def _rows(pages: RecipePages[Any], shown: Sequence[Found]) -> list[RecipeRow]:
+def _rows(entry: Entry, shown: Sequence[Found]) -> list[RecipeRow]:
+    describes: Description[Any] = entry.description
     names = defaultdict[str, list[str]](list)
     for name, alias in shown:
         names[alias].append(name)
 
     def read(alias: str, name: str) -> Any:
         try:
-            return pages.read(alias, name, whole=False)
+            return describes.read(Ref(alias, name))
         except (TypeError, ValueError) as error:  # a bound that is no number; others are shown
             return error
 
@@ -129,14 +121,19 @@ def _rows(pages: RecipePages[Any], shown: Sequence[Found]) -> list[RecipeRow]:
         answer = answers[alias]
         report = answer.value[name] if answer.value else None
         problem = str(report) if isinstance(report, Exception) else answer.problem
-        rows.append(RecipeRow(alias, name, None if problem else pages.row(report), problem))
+        rows.append(RecipeRow(alias, name, None if problem else describes.row(report), problem))
     return rows
 
 
 class RecipeAdmin(PanelAdmin):
     """The pages of one kind of recipe. Only a POST changes anything, after a confirmation."""
 
-    pages: ClassVar[RecipePages[Any]]
+    entry: ClassVar[Entry]
+
+    @property
+    def describes(self) -> Description[Any]:
+        """What these pages show."""
+        return self.entry.description  # type: ignore[no-any-return]
 
     @property
     def view_permission(self) -> str:  # type: ignore[override]
@@ -157,7 +154,7 @@ class RecipeAdmin(PanelAdmin):
                     action.name,
                     action.permission,
                 )
-                for action in self.pages.actions
+                for action in self.describes.actions
             ),
         ]
 
@@ -173,11 +170,11 @@ class RecipeAdmin(PanelAdmin):
             request,
             "coordination/list",
             title=str(self.opts.verbose_name_plural).capitalize(),
-            pages=self.pages,
+            describes=self.describes,
             aliases=aliases,
             filters=filters,
             overview=overview(
-                self.pages,
+                self.entry,
                 aliases,
                 page=asked.get("page", "1"),
                 wait_for_silent="retry" in asked,
@@ -189,27 +186,28 @@ class RecipeAdmin(PanelAdmin):
         """Show one name: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
         self._check(request, alias, name)
+        ref = Ref(alias, name)
         answer = call_backends(
             [alias],
-            lambda backend, deadline: self.pages.read_page(alias, name, request.GET.dict()),
+            lambda backend, deadline: self.describes.read_page(ref, request.GET.dict()),
             wait_for_silent="retry" in request.GET,
         )[alias]
         detail: Detail | None = None
         if not answer.problem:
-            detail = self.pages.detail(alias, name, answer.value)
+            detail = self.describes.page(ref, answer.value)
         return self._render(
             request,
             "coordination/detail",
             title=str(self.opts.verbose_name).capitalize(),
             subtitle=escaped(name),
-            pages=self.pages,
+            describes=self.describes,
             alias=alias,
             name=name,
             detail=detail,
             problem=answer.problem,
             permitted=self._permitted(request),
-            show_line=command_line(f"{self.pages.kind} {self.pages.show}", alias, name),
-            log=audit.entries(alias, self.pages.kind, name),
+            show_line=command_line(f"{self.entry.kind} {self.describes.show}", alias, name),
+            log=audit.entries(alias, self.entry.kind, name),
         )
 
     def action_view(self, request: HttpRequest, action: Action[Any]) -> HttpResponse:
@@ -222,17 +220,18 @@ class RecipeAdmin(PanelAdmin):
         self._check(request, ref.alias, ref.name)
         if chosen := request.POST.getlist("item"):
             ref = replace(ref, target=",".join(chosen))
-        back = self._address(ref.alias, self.pages.kind, ref.name)
+        back = self._address(ref.alias, self.entry.kind, ref.name)
         filled = "confirmed" in request.POST or "preview" in request.POST
-        form = action.form(request.POST if filled else None)
+        form = ActionForm(action, request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
-            self._perform(request, action, ref, form.cleaned_data)
+            perform(request, self.entry, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
-        answer = call_backends([ref.alias], lambda *_: self.pages.read_target(ref))[ref.alias]
+        answer = call_backends([ref.alias], lambda *_: self.describes.read_target(ref))[ref.alias]
         report = answer.value
         facts = None if report is None else action.facts(report, ref)
-        if report is not None and facts is not None and action.initial and not filled:
-            form = action.form(initial=action.initial(report, ref))
+        if facts is not None and action.value and action.initial and not filled:
+            held = {action.value.name: action.initial(report, ref)}
+            form = ActionForm(action, initial=held)
         preview = None
         if report is not None and action.preview and form.is_bound and form.is_valid():
             preview = action.preview(report, ref, form.cleaned_data)
@@ -252,52 +251,11 @@ class RecipeAdmin(PanelAdmin):
             back=back,
         )
 
-    def _perform(
-        self, request: HttpRequest, action: Action[Any], ref: Ref, values: dict[str, Any]
-    ) -> None:
-        """Do it, log who did it and why, and add a message that says what came of it."""
-        values = {**values, "user": request.user.get_username()}
-
-        def attempt(backend: BaseBackend, deadline: float) -> Effect | LockError | bool | None:
-            try:
-                return action.perform(ref, values)
-            except StaleToken:
-                return None
-            except (LockError, ValueError, TypeError, Full) as error:
-                return error if isinstance(error, LockError) else LockError(one_line(error))
-
-        answer = call_backends([ref.alias], attempt, action.timeout)[ref.alias]
-        done = LockUnavailable(answer.problem) if answer.problem else answer.value
-        what: Text = names_in_message([ref.target or ref.name])
-        said: Text = _("Nothing was done, because it has changed since it was shown:")
-        why: Text = ""
-        log, level = why, messages.WARNING
-        if isinstance(done, LockError):
-            said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
-            why = error_text(request, problem)
-            if isinstance(done, LockUnavailable) and done.maybe_applied:
-                said = _("Whether it was done is not known, because no answer came:")
-                log = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
-                text = "no answer to %s %r on %r: %s"
-                logger.warning(text, action.name, ref.name, ref.alias, problem)
-        elif done:
-            done = Effect() if done is True else done
-            level = messages.WARNING if done.why else messages.SUCCESS
-            said, what, why, log = action.done, done.count or what, done.why, action.log
-            values |= done.values
-        messages.add_message(request, level, format_html("{} {} {}", said, what, why))
-        if log:
-            values |= {"title": action.title, "target": ref.target, "token": ref.token}
-            pages = self.pages
-            # What was done the recipe has recorded by itself.
-            asked = action.name if isinstance(done, LockError) else ""
-            write_log(request, ref.alias, pages.kind, ref.name, log, values, asked, pages.model)
-
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""
         return {
             action.name: self._url(action.name)
-            for action in self.pages.actions
+            for action in self.describes.actions
             if request.user.has_perm(action.permission)
         }
 

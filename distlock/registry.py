@@ -1,0 +1,149 @@
+"""One entry for each recipe: what generic code needs before it looks at the recipe itself.
+
+The admin's pages, ``manage.py locks KIND``, the models behind the permissions, and the sweep are
+made from these entries. Importing this module imports no recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext_lazy as _
+
+from distlock.types.lease import Kind
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A recipe.
+
+    - ``plural``: what JSON calls a list of them.
+    - ``path``: the dotted path of its subclass of distlock.recipes.description.Description.
+    - ``labels``: what people call one of them, and all of them.
+    - ``permissions``: for what may be done to them, beside the one to see them.
+    - ``keep``: how long the sweep leaves the records of what nobody is part of any more, from the
+      last change on. None: for ever.
+    """
+
+    kind: Kind
+    plural: str
+    path: str
+    labels: tuple[Promise, Promise]
+    permissions: tuple[tuple[str, Promise], ...] = ()
+    keep: timedelta | None = None
+
+    @property
+    def model(self) -> str:
+        """The name of the model that stands for it in permissions and in the admin's log."""
+        return self.kind.title().replace("-", "")
+
+    @cached_property
+    def description(self) -> Any:
+        """Its Description; this imports the recipe."""
+        return import_string(self.path)()
+
+
+#: In the order in which the admin and the terminal list them.
+ENTRIES = (
+    Entry(
+        Kind.ELECTION,
+        "elections",
+        "distlock.recipes.election_description.ElectionDescription",
+        (_("election"), _("elections")),
+        (
+            ("appoint_leader", _("Can appoint the leader of an election")),
+            ("step_down_leader", _("Can ask a leader to step down")),
+        ),
+        keep=timedelta(days=30),
+    ),
+    Entry(
+        Kind.GROUP,
+        "groups",
+        "distlock.recipes.group.GroupDescription",
+        (_("group of processes"), _("groups of processes")),
+        keep=timedelta(days=1),
+    ),
+    Entry(
+        Kind.BARRIER,
+        "barriers",
+        "distlock.recipes.barrier_description.BarrierDescription",
+        (_("barrier"), _("barriers")),
+        keep=timedelta(),
+    ),
+    Entry(
+        Kind.DOUBLE_BARRIER,
+        "double_barriers",
+        "distlock.recipes.barrier_description.DoubleBarrierDescription",
+        (_("double barrier"), _("double barriers")),
+        keep=timedelta(),
+    ),
+    Entry(
+        Kind.EVENT, "events", "distlock.recipes.event.EventDescription", (_("event"), _("events"))
+    ),
+    Entry(
+        Kind.LATCH,
+        "latches",
+        "distlock.recipes.latch.LatchDescription",
+        (_("latch"), _("latches")),
+        keep=timedelta(days=1),
+    ),
+    Entry(
+        Kind.COUNTER,
+        "counters",
+        "distlock.recipes.counter.CounterDescription",
+        (_("counter"), _("counters")),
+    ),
+    Entry(
+        Kind.RATE_LIMITER,
+        "rate_limiters",
+        "distlock.recipes.rate_limiter_description.RateLimiterDescription",
+        (_("rate limiter"), _("rate limiters")),
+        # longer than the longest period, in which its permits count
+        keep=timedelta(days=8),
+    ),
+    Entry(
+        Kind.QUEUE,
+        "queues",
+        "distlock.recipes.queue_description.QueueDescription",
+        (_("queue"), _("queues")),
+        (
+            ("retry_dead_letter", _("Can put dead letters back into their queue")),
+            ("release_delivery", _("Can take an item of a queue back from its consumer")),
+            ("purge_queue", _("Can remove all items of a queue")),
+        ),
+    ),
+    Entry(
+        Kind.CONFIG,
+        "configs",
+        "distlock.recipes.log_description.ConfigDescription",
+        (_("configuration value"), _("configuration")),
+        (("edit_config", _("Can change a configuration value, and roll it back")),),
+    ),
+    Entry(
+        Kind.TOPIC,
+        "topics",
+        "distlock.recipes.log_description.TopicDescription",
+        (_("topic"), _("topics")),
+    ),
+    Entry(
+        Kind.NAMES,
+        "namespaces",
+        "distlock.recipes.names.NamesDescription",
+        (_("namespace"), _("registered names")),
+    ),
+    Entry(
+        Kind.PROGRESS,
+        "progress",
+        "distlock.recipes.progress_description.ProgressDescription",
+        (_("progress report"), _("progress")),
+        (("cancel_progress", _("Can cancel what reports its progress")),),
+        keep=timedelta(days=1),
+    ),
+)
+#: The same by kind.
+BY_KIND = {entry.kind: entry for entry in ENTRIES}
