@@ -86,8 +86,8 @@ ENTRIES = (
         Kind.EVENT, "events", "distlock.recipes.event.EventDescription", (_("event"), _("events"))
     ),
     Entry(
-        Kind.LATCH,
-        "latches",
+        Kind.COUNT_DOWN_LATCH,
+        "count_down_latches",
         "distlock.recipes.latch.LatchDescription",
         (_("latch"), _("latches")),
         keep=timedelta(days=1),

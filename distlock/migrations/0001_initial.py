@@ -17,7 +17,7 @@ PAGES = {
     "Barrier": ("barrier", "barriers"),
     "DoubleBarrier": ("double barrier", "double barriers"),
     "Event": ("event", "events"),
-    "Latch": ("latch", "latches"),
+    "CountDownLatch": ("latch", "latches"),
     "Counter": ("counter", "counters"),
     "RateLimiter": ("rate limiter", "rate limiters"),
     "Topic": ("topic", "topics"),

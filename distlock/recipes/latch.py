@@ -56,7 +56,7 @@ class CountDownLatch(Recipe):
     has counted: who may do so twice, as a task that is run again, counts twice.
     """
 
-    kind = Kind.LATCH
+    kind = Kind.COUNT_DOWN_LATCH
 
     def __init__(self, name: str, count: int | None = None, *, using: str = DEFAULT_ALIAS) -> None:
         """Describe a latch; nothing is asked yet.

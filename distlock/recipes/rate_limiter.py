@@ -293,7 +293,12 @@ class _PermitRequest:
         if self._is_over():
             return False
         if not member.held or member.note_loss(self._found):
-            yield from member.joining(self._deadline)
+            try:
+                yield from member.joining(self._deadline)
+            except LockUnavailable:
+                if self._in_doubt:  # for the second time
+                    raise
+                self._in_doubt = True
         else:
             until = self._until(self._next_look)
             yield from limiter._wait_for_change(self._found, until, self._behind)
@@ -314,7 +319,7 @@ class _PermitRequest:
         return backend.asking(change, deadline, partial(self._take_back, nonces))
 
     def _asks_again(self, error: LockUnavailable) -> bool:
-        """Return whether to outlast an outage: in line, or after an answer that was lost."""
+        """Return whether to outlast an outage: in line, or once an answer was lost."""
         self._in_doubt = self._in_doubt or error.maybe_applied
         return self._in_doubt or self._key is not None
 

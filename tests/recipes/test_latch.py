@@ -78,7 +78,7 @@ def test_tasks_wait(using, name):
 
 
 def test_a_sweep_forgets_it_only_some_time_after_it_has_opened(latch, using, monkeypatch):
-    soon = [replace(BY_KIND[Kind.LATCH], keep=timedelta(seconds=-60))]
+    soon = [replace(BY_KIND[Kind.COUNT_DOWN_LATCH], keep=timedelta(seconds=-60))]
     with monkeypatch.context() as patch:
         patch.setattr(recipe_records, "ENTRIES", soon)
         latch.count_down()
@@ -90,7 +90,9 @@ def test_a_sweep_forgets_it_only_some_time_after_it_has_opened(latch, using, mon
     monkeypatch.setattr(recipe_records, "ENTRIES", soon)
     sweep_every_kind(locks[using])
     assert latch.count == 3
-    assert f"latch:{latch.name}" not in locks[using].store.directories("latch:")
+    assert f"count-down-latch:{latch.name}" not in locks[using].store.directories(
+        "count-down-latch:"
+    )
 
 
 @pytest.mark.usefixtures("only_hints")
@@ -104,7 +106,7 @@ def test_those_who_wait_are_woken_by_the_last_one(latch, using, name):
 
 @pytest.fixture
 def losing(latch, monkeypatch):
-    return Losing(monkeypatch, f"latch:{latch.name}")
+    return Losing(monkeypatch, f"count-down-latch:{latch.name}")
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -146,7 +148,7 @@ def test_a_lost_answer_to_the_last_one_opens_it(latch, losing):
 
 def test_in_a_long_outage_it_says_that_it_may_have_been_counted(brief, name, monkeypatch):
     latch = CountDownLatch(name, 3)
-    losing = Losing(monkeypatch, f"latch:{name}")
+    losing = Losing(monkeypatch, f"count-down-latch:{name}")
     losing.requests = 1
     losing.then = lambda: setattr(losing, "away", True)
     with pytest.raises(LockUnavailable) as caught:
