@@ -32,8 +32,5 @@ class RateLimiterDescription(Description[RateInfo]):
         return Detail(
             self.row(report),
             [Table("waiting", _("Waiting"), WAITING, report.waiting, _("Nobody waits."))],
-            [
-                _("A permit counts for a full period, from when a process has seen it first."),
-                _("So this process may still count some that others count no more."),
-            ],
+            [_("Each process counts a permit for a full period from when it has seen it first.")],
         )
