@@ -145,6 +145,10 @@ class Ref:
         """The same for an error."""
         return f"{self.name!r} on {self.alias!r}"
 
+    def of(self, token: int | None, target: str = "") -> Ref:
+        """Return what the name has under a token: a part of it, or all of it."""
+        return Ref(self.alias, self.name, token, target)
+
     def recipe(self, make: Callable[..., T], **options: Any) -> T:
         """Return the recipe of this name."""
         return make(self.name, using=self.alias, **options)
@@ -361,6 +365,13 @@ class Operation:
     asks: bool = False
     #: whether there may be no room for it
     fills: bool = False
+
+
+def operation(
+    help: str, *options: Option, asks: bool = False, fills: bool = False
+) -> Callable[[Callable[[Ref, dict[str, Any]], Proposal]], Operation]:
+    """Make an Operation of the function that proposes it, as a decorator."""
+    return lambda propose: Operation(help, propose, options, asks, fills)
 
 
 @dataclass(frozen=True, slots=True)

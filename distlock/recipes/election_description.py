@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -20,12 +19,12 @@ from distlock.recipes.description import (
     Listing,
     Missing,
     Offer,
-    Operation,
     Option,
     Proposal,
     Ref,
     Table,
     Text,
+    operation,
     signature,
     state,
 )
@@ -176,7 +175,10 @@ _TERM: Columns[Term] = (
 )
 
 
-def _propose_appointment(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Appoint who is to lead next.", Option("candidate CANDIDATE", "The name of one who stands.")
+)
+def _appointing(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, candidate = ref.recipe(Election).info(), options["candidate"]
     named = next((one for one in info.candidates if one.name == candidate), None)
     if named is None:
@@ -184,13 +186,18 @@ def _propose_appointment(ref: Ref, options: dict[str, Any]) -> Proposal:
         raise Missing(f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
     when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
     missing = f"{candidate!r} does not stand in election {ref.exact}"
-    ref = replace(ref, token=named.token, target=candidate)
+    ref = ref.of(named.token, candidate)
     return Proposal(ref, _appoint, f"%(target)s {when}.", missing=missing)
 
 
-def _propose_step_down(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Ask the leader of a term to step down. Asks first.",
+    Option("--term", "That of the leader, as `election show` prints it.", "whole", required=True),
+    asks=True,
+)
+def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, term = ref.recipe(Election).info(), options["term"]
-    ref = replace(ref, token=term, target=info.leader.name if info.leader else "")
+    ref = ref.of(term, info.leader.name if info.leader else "")
     missing = f"nobody leads election {ref.exact} under term {term}"
     return STEP_DOWN.proposal(info, ref, "Asked to step down.", missing, "Ask it to step down?")
 
@@ -219,24 +226,8 @@ class ElectionDescription(Description[ElectionInfo]):
             _TERM,
             missing="nobody has led in election {}",
         ),
-        "appoint": Operation(
-            "Appoint who is to lead next.",
-            _propose_appointment,
-            (Option("candidate CANDIDATE", "The name of one who stands."),),
-        ),
-        "step-down": Operation(
-            "Ask the leader of a term to step down. Asks first.",
-            _propose_step_down,
-            (
-                Option(
-                    "--term",
-                    "That of the leader, as `election show` prints it.",
-                    "whole",
-                    required=True,
-                ),
-            ),
-            asks=True,
-        ),
+        "appoint": _appointing,
+        "step-down": _stepping_down,
     }
 
     def read(self, ref: Ref) -> ElectionInfo:
@@ -261,13 +252,13 @@ class ElectionDescription(Description[ElectionInfo]):
             facts.append((_("Appointed"), Cell(report.appointed, "mono")))
         offers = []
         if leader is not None and leader.term is not None:
-            led = replace(ref, token=leader.term, target=leader.name)
+            led = ref.of(leader.term, leader.name)
             offers = [Offer("step-down", _("Ask to step down…"), led, danger=True)]
 
         def appoint(candidate: Candidate) -> list[Offer]:
             if candidate.term is not None or candidate.token is None:
                 return []
-            meant = replace(ref, token=candidate.token, target=candidate.name)
+            meant = ref.of(candidate.token, candidate.name)
             return [Offer("appoint", _("Appoint…"), meant, named=candidate.name)]
 
         # The appointed candidate is listed before the leader, although it leads only later.

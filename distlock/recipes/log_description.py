@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from functools import partial
 from typing import Any, ClassVar
@@ -25,7 +25,6 @@ from distlock.recipes.description import (
     JsonInput,
     Listing,
     Offer,
-    Operation,
     Option,
     Proposal,
     Ref,
@@ -34,6 +33,7 @@ from distlock.recipes.description import (
     facts_of,
     json_line,
     json_lines,
+    operation,
     signature,
 )
 from distlock.recipes.log import Config, Message, Topic, Value
@@ -151,22 +151,30 @@ ROLL_BACK: Action[Versions] = Action(
 )
 
 
-def _propose_set(ref: Ref, options: dict[str, Any]) -> Proposal:
-    ref = replace(ref, token=options["if_version"])
-    return Proposal(ref, _edit, "%(where)s has version %(version)d now.")
-
-
-def _propose_rollback(ref: Ref, options: dict[str, Any]) -> Proposal:
-    ref = replace(ref, token=options["if_version"], target=str(options["version"]))
-    done = "%(where)s has the value of version %(target)s again, as version %(version)d."
-    return Proposal(ref, _rollback, done)
-
-
 _IF = Option(
     "--if-version N",
     "Do it only if this is the version now; 0 for a value that was never set.",
     "int",
 )
+
+
+@operation(
+    "Set a value for all processes.", Option("value JSON", "The value, as JSON.", "json"), _IF
+)
+def _setting(ref: Ref, options: dict[str, Any]) -> Proposal:
+    ref = ref.of(options["if_version"])
+    return Proposal(ref, _edit, "%(where)s has version %(version)d now.")
+
+
+@operation(
+    "Set the value to what it was in an earlier version.",
+    Option("version VERSION", "The version to go back to.", "int"),
+    _IF,
+)
+def _rolling_back(ref: Ref, options: dict[str, Any]) -> Proposal:
+    ref = ref.of(options["if_version"], str(options["version"]))
+    done = "%(where)s has the value of version %(target)s again, as version %(version)d."
+    return Proposal(ref, _rollback, done)
 
 
 class ConfigDescription(Description[Value]):
@@ -190,16 +198,8 @@ class ConfigDescription(Description[Value]):
             _VERSION,
             missing=missing,
         ),
-        "rollback": Operation(
-            "Set the value to what it was in an earlier version.",
-            _propose_rollback,
-            (Option("version VERSION", "The version to go back to.", "int"), _IF),
-        ),
-        "set": Operation(
-            "Set a value for all processes.",
-            _propose_set,
-            (Option("value JSON", "The value, as JSON.", "json"), _IF),
-        ),
+        "rollback": _rolling_back,
+        "set": _setting,
     }
 
     def read(self, ref: Ref) -> Value:
@@ -232,7 +232,7 @@ class ConfigDescription(Description[Value]):
         now = report.now
 
         def offers(value: Value) -> list[Offer]:
-            back = replace(ref, token=now.version, target=str(value.version))
+            back = ref.of(now.version, str(value.version))
             offer = Offer("rollback", _("Roll back…"), back, named=str(value.version))
             return [] if value.version == now.version else [offer]
 
@@ -240,7 +240,7 @@ class ConfigDescription(Description[Value]):
         return Detail(
             facts=[(_("Value"), Cell(_pretty(now.value), "block")), *facts_of(_SET, now)],
             tables=[Table("history", _("History"), _VERSION, report.history, empty, hint, offers)],
-            offers=[Offer("edit", _("Edit…"), replace(ref, token=now.version))],
+            offers=[Offer("edit", _("Edit…"), ref.of(now.version))],
             explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),
                 _("A process that cannot reach the backend goes on with what it has seen last."),

@@ -19,11 +19,11 @@ from distlock.recipes.description import (
     Live,
     Missing,
     Offer,
-    Operation,
     Option,
     Proposal,
     Ref,
     Text,
+    operation,
     signature,
     state,
 )
@@ -88,23 +88,24 @@ CANCEL: Action[Report] = Action(
 )
 
 
-def _report(ref: Ref) -> Report:
-    report = Progress.get(ref.name, using=ref.alias)
-    if report is None:
-        raise Missing(f"nobody reports progress as {ref.exact}")
-    return report
-
-
 def _lines(ref: Ref, width: Callable[[], int]) -> Iterator[str]:
     """Return the bar anew with each report, until the work has ended."""
-    _report(ref)
+    if Progress.get(ref.name, using=ref.alias) is None:
+        raise Missing(f"nobody reports progress as {ref.exact}")
     for report in ref.recipe(Progress).changes():
         yield escaped(bar(report, width()))
         if report.state != "running":
             break
 
 
-def _propose_cancel(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Ask the worker to end. Asks first.",
+    Option(
+        "--token", "Only if this is the token of its worker, as `progress show` prints it.", "whole"
+    ),
+    asks=True,
+)
+def _cancelling(ref: Ref, options: dict[str, Any]) -> Proposal:
     token, report = options["token"], Progress.get(ref.name, using=ref.alias)
     missing = f"no worker reports progress as {ref.exact}"
     if token is not None:
@@ -113,7 +114,7 @@ def _propose_cancel(ref: Ref, options: dict[str, Any]) -> Proposal:
         raise Missing(missing)
     question = f"Ask {quoted(str(report.owner))} to end it?"
     done = "Asked to end; it learns of it within seconds."
-    return CANCEL.proposal(report, replace(ref, token=report.token), done, missing, question)
+    return CANCEL.proposal(report, ref.of(report.token), done, missing, question)
 
 
 class ProgressDescription(Description[Report | None]):
@@ -136,18 +137,7 @@ class ProgressDescription(Description[Report | None]):
     live = True
     verbs: ClassVar = {
         "watch": Live("Show it live, until the work has ended.", _lines),
-        "cancel": Operation(
-            "Ask the worker to end. Asks first.",
-            _propose_cancel,
-            (
-                Option(
-                    "--token",
-                    "Only if this is the token of its worker, as `progress show` prints it.",
-                    "whole",
-                ),
-            ),
-            asks=True,
-        ),
+        "cancel": _cancelling,
     }
 
     def read(self, ref: Ref) -> Report | None:
@@ -184,8 +174,7 @@ class ProgressDescription(Description[Report | None]):
         ]
         offers = []
         if running and not report.cancelling and report.token is not None:
-            cancelled = replace(ref, token=report.token)
-            offers = [Offer("cancel", _("Ask it to end…"), cancelled, danger=True)]
+            offers = [Offer("cancel", _("Ask it to end…"), ref.of(report.token), danger=True)]
         return Detail(facts, explanation=_explanation(report), offers=offers)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Full
 from typing import Any
@@ -25,6 +25,7 @@ from distlock.recipes.description import (
     Proposal,
     Ref,
     Text,
+    operation,
     signature,
     some_of,
 )
@@ -204,10 +205,18 @@ ACTIONS = (RETRY, DISCARD, RELEASE)
 # The verbs of the terminal
 
 
-def _propose_retry(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Put dead letters back into the queue.",
+    Option(
+        "--item", "The dead letter of this number, as `queue dead` prints it.", "whole", either=True
+    ),
+    Option("--all", "All dead letters.", "flag", either=True),
+    fills=True,
+)
+def _retrying(ref: Ref, options: dict[str, Any]) -> Proposal:
     number, newest = options["item"], newest_letter(ref)
     which = "no dead letters" if number is None else f"no dead letter {number}"
-    ref = replace(ref, token=newest, target=ALL if number is None else str(number))
+    ref = ref.of(newest, ALL if number is None else str(number))
     contents = Contents(ref.recipe(Queue).info(), letters=letters_of(ref))
     done = "%(count)d put back, at the end of the queue."
     return RETRY.proposal(contents, ref, done, f"queue {ref.exact} has {which}")
@@ -219,10 +228,16 @@ def newest_letter(ref: Ref) -> int:
     return last[0].id if last else 0
 
 
-def _propose_release(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Take an item back from its consumer. Asks first.",
+    Option("--item", "The item's number, as `queue show` prints it.", "whole", required=True),
+    Option("--token", "Its delivery's token, as `queue show` prints it.", "whole", required=True),
+    asks=True,
+)
+def _releasing(ref: Ref, options: dict[str, Any]) -> Proposal:
     item, token = options["item"], options["token"]
     missing = f"queue {ref.exact} has no delivery of item {item} with token {token}"
-    contents, ref = Contents(ref.recipe(Queue).info()), replace(ref, token=token, target=str(item))
+    contents, ref = Contents(ref.recipe(Queue).info()), ref.of(token, str(item))
     return RELEASE.proposal(contents, ref, "Taken back.", missing, "Take it back?")
 
 
@@ -230,7 +245,12 @@ def _purge(ref: Ref, values: dict[str, Any]) -> Effect:
     return Effect({"count": ref.recipe(Queue).purge(dead=values["dead"], **signature(values))})
 
 
-def _propose_purge(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Remove what is ready, or the dead letters. Asks first.",
+    Option("--dead", "The dead letters, in place of what is ready.", "flag"),
+    asks=True,
+)
+def _purging(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, dead = ref.recipe(Queue).info(), options["dead"]
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
     said = [f"{ref.where} has {count} {what}."]
@@ -243,7 +263,11 @@ def _resize(ref: Ref, values: dict[str, Any]) -> bool:
     return True
 
 
-def _propose_resize(ref: Ref, options: dict[str, Any]) -> Proposal:
+@operation(
+    "Change for all how many items there may be.",
+    Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),
+)
+def _resizing(ref: Ref, options: dict[str, Any]) -> Proposal:
     bound = "%(maxsize)d items at the most" if options["maxsize"] else "any number of items"
     return Proposal(ref, _resize, f"%(where)s takes {bound} now.")
 
@@ -266,43 +290,10 @@ def _letters(ref: Ref) -> tuple[QueueItem, ...]:
     return queue.dead(max(queue.info().dead, 1))
 
 
-OPERATIONS: Mapping[str, Operation | Listing[Any]] = {
+VERBS: Mapping[str, Operation | Listing[Any]] = {
     "dead": Listing("List the dead letters.", _letters, _LETTER, nothing="No dead letters."),
-    "retry": Operation(
-        "Put dead letters back into the queue.",
-        _propose_retry,
-        (
-            Option(
-                "--item",
-                "The dead letter of this number, as `queue dead` prints it.",
-                "whole",
-                either=True,
-            ),
-            Option("--all", "All dead letters.", "flag", either=True),
-        ),
-        fills=True,
-    ),
-    "release": Operation(
-        "Take an item back from its consumer. Asks first.",
-        _propose_release,
-        tuple(
-            Option(name, f"{what}, as `queue show` prints it.", "whole", required=True)
-            for name, what in {
-                "--item": "The item's number",
-                "--token": "Its delivery's token",
-            }.items()
-        ),
-        asks=True,
-    ),
-    "purge": Operation(
-        "Remove what is ready, or the dead letters. Asks first.",
-        _propose_purge,
-        (Option("--dead", "The dead letters, in place of what is ready.", "flag"),),
-        asks=True,
-    ),
-    "resize": Operation(
-        "Change for all how many items there may be.",
-        _propose_resize,
-        (Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),),
-    ),
+    "retry": _retrying,
+    "release": _releasing,
+    "purge": _purging,
+    "resize": _resizing,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -29,12 +28,12 @@ from distlock.recipes.queue_actions import (
     ACTIONS,
     ALL,
     MATCHING,
-    OPERATIONS,
     PUT_BACK,
     READY,
     REASON,
     SEARCH_SECONDS,
     SELECTED,
+    VERBS,
     Contents,
     letters_of,
     newest_letter,
@@ -113,7 +112,7 @@ class QueueDescription(Description[QueueInfo]):
         (_("Oldest waits for"), lambda info: Cell(info.oldest, "age")),
     )
     actions = ACTIONS
-    verbs = OPERATIONS
+    verbs = VERBS
     watched = True
 
     def read(self, ref: Ref) -> QueueInfo:
@@ -153,7 +152,7 @@ class QueueDescription(Description[QueueInfo]):
         )
         shown = {**asked, "state": state, "q": search, "order": "newest" if newest else "oldest"}
         token = newest_letter(ref) if state == "dead" else 0
-        letters = letters_of(replace(ref, token=token, target=ALL)) if token else ()
+        letters = letters_of(ref.of(token, ALL)) if token else ()
         return Contents(info, shown, page, letters, token)
 
     def read_target(self, ref: Ref) -> Contents:
@@ -207,7 +206,7 @@ def _groups(ref: Ref, report: Contents) -> list[Table[Any]]:
 
     def offers(group: tuple[str, int]) -> list[Offer]:
         target = f"{REASON}{group[0]}"
-        return _offers_of_dead(replace(ref, token=report.newest, target=target), group[0])
+        return _offers_of_dead(ref.of(report.newest, target), group[0])
 
     table = Table("groups", _("By reason"), _GROUP, shown, hint=hint, offers_of=offers)
     return [table] if shown else []
@@ -238,7 +237,7 @@ def _items(ref: Ref, report: Contents) -> Table[QueueItem]:
         hint % values,
         offers,
         lambda item: str(item.id) if state == "dead" else "",
-        _bulk_offers(replace(ref, token=report.newest, target=SELECTED), state, search),
+        _bulk_offers(ref.of(report.newest, SELECTED), state, search),
         _other_pages(ref, report, items),
     )
 
@@ -279,9 +278,9 @@ def _other_pages(ref: Ref, report: Contents, items: Sequence[QueueItem]) -> tupl
 
 
 def _bulk_offers(selected: Ref, state: str, search: str) -> list[Offer]:
-    ref = replace(selected, target=f"{MATCHING}{search}" if search else ALL)
+    ref = selected.of(selected.token, f"{MATCHING}{search}" if search else ALL)
     if state != "dead":
-        ready = replace(selected, target=READY)
+        ready = selected.of(selected.token, READY)
         return [Offer("discard", _("Discard all…"), ready, True)] if state == READY else []
     return [
         Offer("retry", _("Put the selected ones back…"), selected),
@@ -297,7 +296,7 @@ def _offers_of_dead(ref: Ref, named: str = "") -> list[Offer]:
 
 
 def _take_back(ref: Ref, one: DeliveryInfo) -> Offer:
-    taken = replace(ref, token=one.token, target=str(one.id))
+    taken = ref.of(one.token, str(one.id))
     return Offer("release", _("Take back…"), taken, danger=True, named=str(one.id))
 
 
@@ -320,7 +319,7 @@ def _item_detail(ref: Ref, report: Contents) -> Detail:
         facts += facts_of(_DELIVERY, one)
         offers = [_take_back(ref, one)]
     elif found.state == "dead":
-        offers = _offers_of_dead(replace(ref, token=item.id, target=str(item.id)))
+        offers = _offers_of_dead(ref.of(item.id, str(item.id)))
     body = item.body if isinstance(item.body, str) else json_lines(item.body)
     facts.append((_("Body"), Cell(body, "block")))
     return Detail(facts, explanation=[meaning], offers=offers, part=part)

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 from django.core.management import call_command
+from django.utils import translation
 
 from distlock.commands.exit_codes import BUSY, DONE, FAILED, NOT_HELD, USAGE
 from distlock.exceptions import LockError
@@ -209,6 +210,15 @@ class TestQueue:
         with suppress(LockError):
             delivery.ack()
 
+    def test_what_asks_first_says_what_it_would_do(self, letters, run):
+        delivery = letters.get()
+        release = ("queue", "release", "letters", f"--item={delivery.id}")
+        asked = run(*release, f"--token={delivery.token}")
+        assert (asked.code, letters.info().delivered) == (USAGE, 1)  # no terminal to ask at
+        assert re.search(rf"item +{delivery.id}\n", asked.out)
+        assert "cannot acknowledge it any more" in asked.out
+        delivery.ack()
+
     def test_is_purged(self, letters, run):
         assert run("queue", "purge", "letters", "--yes").code == DONE
         assert (letters.info().ready, letters.info().dead) == (0, 1)
@@ -337,6 +347,12 @@ class TestWhatIsOnlyLookedAt:
         assert re.search(r"taken +2", run("rate-limiter", "show", "sms").out)
         shown = run_json("rate-limiter", "show", "sms")
         assert (shown["taken"], shown["permits"], shown["waiting"]) == (2, 3, [])
+
+    def test_tables_are_in_english_whatever_the_language_is(self, local, run):
+        Event("ready").set()
+        with translation.override("de"):
+            listed = run("event", "list").out
+        assert re.match(r"NAME +STATE +CHANGED BY +CHANGED +BACKEND\nready +set ", listed)
 
     def test_topics(self, shared, run, run_json):
         numbers = [Topic("prices").publish(price) for price in (61.4, 62.0)]
