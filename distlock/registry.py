@@ -147,3 +147,5 @@ ENTRIES = (
 )
 #: The same by kind.
 BY_KIND = {entry.kind: entry for entry in ENTRIES}
+#: Of those that the sweep clears, for how long it leaves their records.
+KEPT = {entry.kind: entry.keep for entry in ENTRIES if entry.keep is not None}

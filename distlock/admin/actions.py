@@ -36,9 +36,7 @@ from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import call_backends, one_line
-from distlock.models import SHOWN
 from distlock.recipes.description import Action, Effect, JsonInput, Ref, Text
-from distlock.registry import Entry
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind, Lease
 from distlock.types.query import DisplayStatus
@@ -293,7 +291,7 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
 
 
 def perform(
-    request: HttpRequest, entry: Entry, action: Action[Any], ref: Ref, values: dict[str, Any]
+    request: HttpRequest, kind: Kind, action: Action[Any], ref: Ref, values: dict[str, Any]
 ) -> None:
     """Do it, log who did it and why, and add a message that says what came of it."""
     who = request.user.get_username()
@@ -330,7 +328,6 @@ def perform(
     messages.add_message(request, level, format_html("{} {} {}", said, what, why))
     if log:
         values |= {"title": action.title, "target": ref.target, "token": ref.token}
-        kind = entry.kind
         # What was done the recipe has recorded by itself.
         asked = action.name if isinstance(done, LockError) else ""
-        write_log(request, ref.alias, kind, ref.name, log, values, asked, SHOWN[kind])
+        write_log(request, ref.alias, kind, ref.name, log, values, asked)

@@ -18,7 +18,6 @@ from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import DatabaseError, connections, transaction
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -30,7 +29,7 @@ from django.utils.translation import gettext as _
 
 from distlock import audit
 from distlock.conf import locks
-from distlock.models import HeldLock
+from distlock.models import SHOWN, HeldLock
 from distlock.templatetags.distlock_admin import visible
 from distlock.types.lease import Kind
 from distlock.types.values import escaped
@@ -137,13 +136,12 @@ def write_log(
     message: Any,
     values: dict[str, Any],
     action: str = "",
-    model: type[Model] = HeldLock,
 ) -> None:
     """Log what the user did to something, or to a whole backend if ``name`` is empty.
 
     It is written to the admin's log and to the site's own. If the first fails, the user gets a
-    message. ``model`` is the one whose pages the entry leads to. With ``action`` it is written to
-    the audit log, too; recipes write there themselves what they do.
+    message. With ``action`` it is written to the audit log, too; recipes write there themselves
+    what they do.
     """
     user: Any = request.user
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
@@ -155,7 +153,8 @@ def write_log(
     what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
     try:
         # Of the proxy model: the links of log entries lead to its pages.
-        content_type = ContentType.objects.get_for_model(model, for_concrete_model=False)
+        shown = SHOWN.get(kind, HeldLock)
+        content_type = ContentType.objects.get_for_model(shown, for_concrete_model=False)
         LogEntry.objects.create(
             user_id=user.pk,
             content_type_id=content_type.pk,

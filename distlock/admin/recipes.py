@@ -224,7 +224,7 @@ class RecipeAdmin(PanelAdmin):
         filled = "confirmed" in request.POST or "preview" in request.POST
         form = ActionForm(action, request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
-            perform(request, self.entry, action, ref, form.cleaned_data)
+            perform(request, self.entry.kind, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
         answer = call_backends([ref.alias], lambda *_: self.describes.read_target(ref))[ref.alias]
         report = answer.value

@@ -41,7 +41,7 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
-from distlock.registry import ENTRIES
+from distlock.registry import KEPT
 from distlock.types.lease import Claim, Kind, Lease
 
 #: The record of how far a piece of work is.
@@ -271,8 +271,7 @@ class RecipeRecords:
 
     def sweep(self) -> None:
         """Forget what nobody has been part of for long."""
-        kept_for = {entry.kind: entry.keep for entry in ENTRIES if entry.keep is not None}
-        for kind, kept in kept_for.items():
+        for kind, kept in KEPT.items():
             for directory in self._store.directories(directory_of(kind, "")):
                 found = self._store.read(directory)
                 now, every = time_of(found), found.records.items()

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from distlock import Cancelled, locks
-from distlock.backends.recipe_records import KEPT
 from distlock.recipes import Progress
+from distlock.registry import KEPT
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from distlock import LockError, locks
-from distlock.backends import recipe_records
 from distlock.backends.shared import shared_locks, sweep_every_kind
 from distlock.recipes import Election, Group, RWLock, Semaphore
+from distlock.registry import KEPT
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -112,14 +112,14 @@ def test_who_came_since_the_sweep_has_looked_is_not_forgotten(using, name, befor
 def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
     group = Group(name, using=using)
     group.join()
-    monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
+    monkeypatch.setitem(KEPT, Kind.GROUP, timedelta())
     sweep_every_kind(locks[using])
     assert len(group.members()) == 1
     group.leave()
     monkeypatch.undo()
     sweep_every_kind(locks[using])
     assert f"group:{name}" in known(using)
-    monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
+    monkeypatch.setitem(KEPT, Kind.GROUP, timedelta())
     sweep_every_kind(locks[using])
     assert f"group:{name}" not in known(using)
 
@@ -132,22 +132,22 @@ def test_so_many_who_were_in_a_group_are_forgotten(using, name, monkeypatch):
         one.join()
     for one in groups:
         one.leave()
-    monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
+    monkeypatch.setitem(KEPT, Kind.GROUP, timedelta())
     sweep_every_kind(locks[using])
     assert f"group:{name}" not in known(using)
 
 
 def test_who_has_led_is_forgotten_when_nobody_stands_any_more(using, name, monkeypatch):
     election = Election(name, using=using)
-    assert recipe_records.KEPT[Kind.ELECTION] == timedelta(days=30)
-    monkeypatch.setitem(recipe_records.KEPT, Kind.ELECTION, timedelta())
+    assert KEPT[Kind.ELECTION] == timedelta(days=30)
+    monkeypatch.setitem(KEPT, Kind.ELECTION, timedelta())
     with election:
         sweep_every_kind(locks[using])
         assert election.leader() is not None
     monkeypatch.undo()
     sweep_every_kind(locks[using])
     assert len(election.history()) == 1
-    monkeypatch.setitem(recipe_records.KEPT, Kind.ELECTION, timedelta())
+    monkeypatch.setitem(KEPT, Kind.ELECTION, timedelta())
     sweep_every_kind(locks[using])
     assert f"election:{name}" not in known(using)
     with election:
