@@ -2,16 +2,14 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from distlock import LockUnavailable, ValueNotAgreed, locks
-from distlock.backends import recipe_records
 from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import CountDownLatch
-from distlock.registry import BY_KIND
+from distlock.registry import KEPT
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -78,16 +76,16 @@ def test_tasks_wait(using, name):
 
 
 def test_a_sweep_forgets_it_only_some_time_after_it_has_opened(latch, using, monkeypatch):
-    soon = [replace(BY_KIND[Kind.COUNT_DOWN_LATCH], keep=timedelta(seconds=-60))]
+    soon = timedelta(seconds=-60)  # the clocks of servers differ
     with monkeypatch.context() as patch:
-        patch.setattr(recipe_records, "ENTRIES", soon)
+        patch.setitem(KEPT, Kind.COUNT_DOWN_LATCH, soon)
         latch.count_down()
         sweep_every_kind(locks[using])
         assert latch.count == 2
         latch.count_down(2)
     sweep_every_kind(locks[using])
     assert latch.wait(0)
-    monkeypatch.setattr(recipe_records, "ENTRIES", soon)
+    monkeypatch.setitem(KEPT, Kind.COUNT_DOWN_LATCH, soon)
     sweep_every_kind(locks[using])
     assert latch.count == 3
     assert f"count-down-latch:{latch.name}" not in locks[using].store.directories(

@@ -11,7 +11,7 @@ from distlock import LockBusy, LockTimeout, LockUnavailable, locks
 from distlock.backends.shared import sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.recipes import RateLimiter, rate_limiter
-from distlock.registry import BY_KIND
+from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
@@ -302,7 +302,7 @@ def test_a_sweep_leaves_what_counts(limiter, using):
     assert limiter.acquire(3)
     sweep_every_kind(locks[using])
     assert taken(limiter) == 3
-    assert BY_KIND[limiter.kind].keep.total_seconds() > LONGEST_PERIOD
+    assert KEPT[limiter.kind].total_seconds() > LONGEST_PERIOD
 
 
 def test_many_grants_are_written_together(using, name, monkeypatch):
