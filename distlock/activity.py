@@ -123,7 +123,7 @@ def _on_started(
     scope: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> None:
-    fork.ensure_reset()  # so that watches go on here, if this is a worker's first request
+    fork.current()  # so that watches go on here, if this is a worker's first request
     _end("request")  # one of this thread whose server never closed the response
     if environ is not None:
         raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:MAX_DESCRIPTION]

@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from getpass import getuser
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from django.apps import apps
 from django.db import connections, router, transaction
 from django.utils import timezone
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.open_transactions import blocks_of_test_case
+from distlock.backends.open_transactions import (
+    TransactionOutcomeHook,
+    blocks_of_test_case,
+    call_at_end,
+)
 from distlock.backends.shared import sweep_every_kind
 from distlock.concurrency import fork
-from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import thread_logger
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
-from distlock.conf import audit_days
-from distlock.types.lease import Kind, Lease, SweepResult
+from distlock.conf import audit_days, locks
+from distlock.types.lease import Kind, Lease, LockKey, SweepResult
 from distlock.types.values import escaped
 
 T = TypeVar("T")
@@ -35,33 +41,47 @@ T = TypeVar("T")
 #: Seconds that an operation waits for its entry, and the end of the process for all of them.
 _LIMIT = 2.0
 
-_threads = WorkerThreads(2, "distlock-audit")
-fork.at_exit(partial(_threads.settle, _LIMIT))
+_threads = fork.PerProcess(lambda: WorkerThreads(2, "distlock-audit"))
+#: those that write what a rollback has left
+_late: fork.PerProcess[WeakSet[threading.Thread]] = fork.PerProcess(WeakSet)
 
 
-def record(
-    place: tuple[str, Kind, str], action: str, text: str, *, reason: str = "", who: str = ""
-) -> None:
+@fork.at_exit
+def _settle() -> None:
+    until = clock() + _LIMIT
+    for thread in [*_late()]:
+        thread.join(left(until, _LIMIT))
+    _threads().drain(left(until, _LIMIT))
+
+
+def record(key: LockKey, action: str, text: str, *, reason: str = "", who: str = "") -> None:
     """Write down that somebody did something to a name, or with "" to a whole backend.
 
-    ``place`` is the backend's alias, the kind and the name. ``action`` is a word for scripts,
+    ``action`` is a word for scripts,
     ``text`` for people; ``who`` is the system's user by default. An error is logged, not raised,
     together with what could not be written.
     """
-    using, kind, name = place
+    using, kind, name = key
     text = escaped(f"{text} Reason: {reason}" if reason else text)
     who = escaped(str(who) or system_user())[:255]
     at = timezone.now()  # it may be written much later
     values = {"using": using, "kind": kind, "name": name, "action": action, "text": text}
     what = f"; to be written: {kind} {name!r} on {using!r}, {action} by {who}: {text}"
-    _ask(lambda model: model.objects.create(at=at, who=who, **values), None, what)
+
+    def write() -> None:
+        _ask(lambda model: model.objects.create(at=at, who=who, **values), None, what)
+
+    around = _transaction_around(using, kind)
+    if around is None:
+        write()
+    else:
+        call_at_end(around, TransactionOutcomeHook(write, partial(_write_soon, write)))
 
 
 def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:
     """Write down that a hold was broken."""
     text = f"Force released: token {lease.token}, owner {lease.owner}."
-    place = backend.alias, lease.claim.kind, lease.name
-    record(place, "release", text, reason=reason, who=who)
+    record(lease.claim.key(backend.alias), "release", text, reason=reason, who=who)
 
 
 def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
@@ -86,7 +106,7 @@ def sweep(backend: BaseBackend) -> SweepResult:
     swept = sweep_every_kind(backend)
     if swept.expired:
         text = f"Swept: {swept.expired} expired, {swept.removed} removed."
-        record((backend.alias, Kind.LOCK, ""), "sweep", text)
+        record(LockKey(backend.alias, Kind.LOCK, ""), "sweep", text)
     remove_old()
     return swept
 
@@ -109,6 +129,31 @@ def system_user() -> str:
         return f"?@{socket.gethostname()}"
 
 
+def _transaction_around(using: str, kind: Kind) -> Any:
+    """Return the connection in whose open transaction an entry would be undone, None if none is.
+
+    On SQLite only that transaction can write the entry before it ends. What the entry tells of is
+    undone by a rollback, too, if it is a change of a lock in the same database, and nothing else
+    is. The transaction around a test case never ends.
+    """
+    try:
+        database = router.db_for_write(apps.get_model("distlock", "AuditEntry"))
+        connection: Any = connections[database]
+        if not connection.in_atomic_block or connection.vendor != "sqlite":
+            return None
+        if blocks_of_test_case(connection):
+            return None
+        together = kind is Kind.LOCK and locks[using].frees_inside(database)
+        return None if together else connection
+    except Exception:  # write() finds the same, and logs it
+        return None
+
+
+def _write_soon(write: Callable[[], object]) -> None:
+    """Write an entry on another thread: the garbage collector may call this, and must not wait."""
+    _late().add(start(write, "distlock-rollback"))
+
+
 def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
     """Return what the model is asked for; the default if it cannot be asked in time.
 
@@ -125,7 +170,7 @@ def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
         inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
         if connection.in_atomic_block and inside:
             return _attempt(call, model, database, default, what)
-        job = _threads.submit(partial(_attempt, call, model, database, default, what))
+        job = _threads().submit(partial(_attempt, call, model, database, default, what))
         if asyncio._get_running_loop() is None:
             if job.wait(clock() + _LIMIT):
                 return job.take()

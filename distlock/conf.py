@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from distlock.backends.base import BaseBackend
+from distlock.backends.base import BaseBackend, all_backends
 from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
 from distlock.concurrency.reentry import refuse_reentry
@@ -43,6 +43,16 @@ AUDIT_SETTING = "DISTLOCK_AUDIT_DAYS"
 _AUDIT_DAYS, _MOST_DAYS = 90, 100 * 366
 
 
+class _State:
+    """What a handler has in one process."""
+
+    def __init__(self) -> None:
+        self.making = threading.RLock()
+        #: whether this process has been found fit for locks; gunicorn's workers for gevent replace
+        #: threads after the fork
+        self.in_good_host = False
+
+
 class BackendHandler:
     """``locks["alias"]``: the backends of a process, shared by its threads and tasks.
 
@@ -51,11 +61,9 @@ class BackendHandler:
     """
 
     def __init__(self) -> None:
+        #: those of the parent of a fork are the child's, too, and begin anew there
         self._backends: dict[str, BaseBackend] = {}
-        self._making = threading.RLock()
-        #: whether this process has been found fit for locks
-        self._in_good_host = False
-        fork.reset_in_child(self)
+        self._state = fork.PerProcess(_State)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -83,14 +91,13 @@ class BackendHandler:
 
         Raises NotSupported where no lock can work, because threads are not what they should be.
         """
-        fork.ensure_reset()
-        backend = self._backends.get(alias)
-        if backend is not None and self._in_good_host:
+        state, backend = self._state(), self._backends.get(alias)
+        if backend is not None and state.in_good_host:
             return backend
         if problem := host_problem():
             raise NotSupported(problem)
-        self._in_good_host = True
-        with self._making:
+        state.in_good_host = True
+        with state.making:
             if alias not in self._backends:
                 # A signal handler may have made it meanwhile, on this very thread.
                 self._backends.setdefault(alias, self._make(alias))
@@ -105,8 +112,7 @@ class BackendHandler:
 
     def made(self) -> list[BaseBackend]:
         """Return the backends that have been used since they were last closed."""
-        fork.ensure_reset()
-        with self._making:
+        with self._state().making:
             return list(self._backends.values())
 
     def close_all(self) -> None:
@@ -115,19 +121,11 @@ class BackendHandler:
         self._close_all()
 
     def _close_all(self) -> None:
-        fork.ensure_reset()
-        with self._making:
+        with self._state().making:
             backends = list(self._backends.values())
             self._backends.clear()
         for backend in backends:
             backend.close()
-
-    def after_fork_in_child(self) -> None:
-        """Replace a mutex that another thread of the parent may have held; forget its renewer."""
-        self._making = threading.RLock()
-        self._in_good_host = False  # gunicorn's workers for gevent replace threads after the fork
-        for backend in self._backends.values():
-            backend.listener = None
 
     def _make(self, alias: str) -> BaseBackend:
         try:
@@ -177,6 +175,15 @@ def missing_extra(error: BaseException | None) -> str | None:
 
 
 locks = BackendHandler()
+
+
+@fork.in_child
+def _begin_backends() -> None:
+    for backend in list(all_backends):
+        try:
+            backend.begin_in_child()
+        except ImproperlyConfigured:  # who asks for it next gets this error
+            locks._backends.pop(backend.alias, None)
 
 
 def configured_groups() -> dict[str, str]:

@@ -20,6 +20,7 @@ from django.utils.translation import ngettext
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import ThreadCall, WorkerThreads
 from distlock.conf import locks
 from distlock.exceptions import LockError
@@ -91,12 +92,7 @@ def call_backends(
         timeout = TIMEOUT
     if heard is None:
         heard = {}
-    answers: dict[str, BackendAnswer[T]] = {alias: BackendAnswer(alias) for alias in aliases}
-    for alias, answer in answers.items():
-        try:
-            answer.backend = locks[alias]  # imports a driver, which may take some time
-        except ImproperlyConfigured as error:
-            answer.problem = one_line(error)
+    answers: dict[str, BackendAnswer[T]] = {alias: _unasked(alias) for alias in aliases}
     jobs: list[tuple[BackendAnswer[T], BaseBackend, ThreadCall[tuple[T, float]]]] = []
     began = clock()
     for alias, answer in answers.items():
@@ -104,7 +100,7 @@ def call_backends(
             continue
         try:
             timed = functools.partial(_timed, call, backend, began, timeout, heard)
-            jobs.append((answer, backend, _threads(alias).submit(timed)))
+            jobs.append((answer, backend, _threads()(alias).submit(timed)))
         except RuntimeError as error:  # no more threads can be had
             answer.problem = one_line(error)
     for answer, backend, job in jobs:
@@ -115,18 +111,12 @@ def call_backends(
             until = heard[answer.alias] + limit
         if done:
             _take(answer, job)
-            continue
-        job.discard()  # if it has not begun yet, it never will
-        answer.silent = True
-        text = _("It did not answer a moment ago, so it was not waited for.")
-        if not short:
-            _silent_until[backend] = clock() + SILENT_FOR
-            text = ngettext(
-                "No answer within %(seconds)g second.",
-                "No answer within %(seconds)g seconds.",
-                1 if timeout == 1 else 2,
-            )
-        answer.problem = text % {"seconds": timeout}
+        else:
+            job.discard()  # if it has not begun yet, it never will
+            answer.silent = True
+            answer.problem = _silence(timeout, waited=not short)
+            if not short:
+                _silent_until[backend] = clock() + SILENT_FOR
     return answers
 
 
@@ -144,6 +134,25 @@ def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, Back
     return call_backends(aliases, ask, timeout)
 
 
+def _unasked(alias: str) -> BackendAnswer[Any]:
+    try:
+        return BackendAnswer(alias, locks[alias])  # imports a driver, which may take some time
+    except ImproperlyConfigured as error:
+        return BackendAnswer(alias, problem=one_line(error))
+
+
+def _silence(timeout: float, *, waited: bool) -> str:
+    """Say that a backend was silent, and whether it was waited for."""
+    if not waited:
+        return _("It did not answer a moment ago, so it was not waited for.")
+    text = ngettext(
+        "No answer within %(seconds)g second.",
+        "No answer within %(seconds)g seconds.",
+        1 if timeout == 1 else 2,
+    )
+    return text % {"seconds": timeout}
+
+
 def _take(answer: BackendAnswer[T], job: ThreadCall[tuple[T, float]]) -> None:
     try:
         answer.value, answer.seconds = job.take()
@@ -153,9 +162,12 @@ def _take(answer: BackendAnswer[T], job: ThreadCall[tuple[T, float]]) -> None:
             logger.exception("backend %r failed when it was asked", answer.alias)
 
 
-@functools.cache
-def _threads(alias: str) -> WorkerThreads:
+def _threads_for(alias: str) -> WorkerThreads:
     return WorkerThreads(MAX_THREADS, f"distlock-ask-{alias}")
+
+
+#: by alias
+_threads = PerProcess(lambda: functools.cache(_threads_for))
 
 
 def _timed(

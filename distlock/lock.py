@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from django.db.models import Model, QuerySet
 from django.utils.asyncio import async_unsafe
 
+from distlock.backends.base import LossReason
+from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import arun, run
+from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import add_leave_error, refuse_in_event_loop
-from distlock.core.entrant import OnLost
-from distlock.core.extending import extending
+from distlock.core.blocks import BlockLock, add_leave_error, twins
+from distlock.core.hold import Hold, OnLost
+from distlock.core.manager import manager
 from distlock.core.options import LockOptions
-from distlock.core.row_names import name_of, names_of
-from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable
-from distlock.types.arguments import OnBusy, Release, checked_seconds
+from distlock.core.registry import not_held
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
+from distlock.types.arguments import OnBusy, Release, checked_int, checked_name, checked_seconds
 
 if TYPE_CHECKING:
     from distlock.typed import MultiLock  # a stub
 
 logger = logging.getLogger("distlock")
+
+#: Seconds between two looks whether a renewal that is under way has ended.
+_PAUSE = 0.02
 
 
 class Lock(BaseLock):
@@ -144,15 +152,14 @@ class Lock(BaseLock):
         if isinstance(instance, QuerySet):
             from distlock.recipes.multilock import MultiLock  # which is built on Lock
 
-            return MultiLock._over(names_of(instance, limit), **options)
+            return MultiLock._over(_names_of(instance, limit), **options)
         if limit is not None:
             raise TypeError(f"limit={limit!r} is for a queryset, not {instance!r}")
-        lock = cls(name_of(instance), **options)
+        lock = cls(_name_of(instance), **options)
         lock.name_is_filled_in = True
         return lock
 
-    @refuse_in_event_loop
-    def extend(self, seconds: float) -> None:
+    def _extend(self, seconds: float) -> Steps[None]:
         """Let a hold with ``renew=False`` end no earlier than ``seconds`` from now.
 
         It never ends earlier than it would have. The lease is as long as it was for everything
@@ -163,13 +170,9 @@ class Lock(BaseLock):
         the row: then it ends when it would have, or later; LockError for a hold that is renewed;
         NotSupported in ZooKeeper, where a hold lasts as long as the session.
         """
-        refuse_reentry()
-        run(extending(self._hold, checked_seconds("seconds", seconds)))
+        yield from _extending(self._hold, checked_seconds("seconds", seconds))
 
-    async def aextend(self, seconds: float) -> None:
-        """See extend()."""
-        refuse_reentry()
-        await arun(extending(self._hold, checked_seconds("seconds", seconds)))
+    extend, aextend = twins("extend", _extend)
 
     @async_unsafe(
         "Lock.atomic() would block the event loop, as Django's transactions do; call the function"
@@ -192,33 +195,18 @@ class Lock(BaseLock):
         another lock above READ COMMITTED, NotSupported where the backend cannot give it.
         """
         refuse_reentry()
-        self._backend.check_atomic(using, self._hold.lease if self.held else None)
-        self._enter()
-        is_part = False
-        try:
-            hold = self._hold
-            with hold.backend.atomic(hold.lease, using) as is_part:
-                yield self
-                self.check()  # what this process knows to be lost must not be committed
-        except BaseException as error:
-            if is_part:
-                self._leave_to_transaction(error)
-            else:
-                self.__exit__(type(error), error, error.__traceback__)
-            raise
-        try:
-            if is_part:
-                self._leave_to_transaction()
-            else:
-                self.release()
-        except (LockLost, LockUnavailable) as error:
-            if isinstance(error, BodyEnded):
-                raise  # another lock was lost, in whose body this is
-            # It was ours at the commit, which stands: an error now would say that it does not.
-            fields = hold.log_fields()
-            logger.warning("after the commit under lock %r: %s", self.name, error, extra=fields)
+        with transaction_under(self, [self], using, self._leave_atomic, f"lock {self.name!r}"):
+            yield self
 
-    def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
+    def _leave_atomic(self, body_error: BaseException | None, is_part: bool) -> None:
+        if is_part:
+            self._leave_to_transaction(body_error)
+        elif body_error is None:
+            self.release()
+        else:
+            self.__exit__(type(body_error), body_error, body_error.__traceback__)
+
+    def _leave_to_transaction(self, body_error: BaseException | None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""
         try:
             self._keep_until_commit(self._current_owner)
@@ -227,3 +215,131 @@ class Lock(BaseLock):
             if body_error is None or isinstance(error, BodyEnded):
                 raise
             add_leave_error(body_error, error)
+
+
+@contextmanager
+def transaction_under(
+    lock: BlockLock,
+    parts: Sequence[Lock],
+    using: str | None,
+    leave: Callable[[BaseException | None, bool], object],
+    shown: str,
+) -> Iterator[None]:
+    """Hold ``lock``, which consists of ``parts``, around a transaction; see Lock.atomic().
+
+    ``leave(body_error, is_part)`` leaves it; ``is_part``: whether the transaction is one of another
+    atomic(), and goes on. ``shown`` is the lock in a line of the log.
+    """
+    first, *others = parts
+    backend = first._backend
+    backend.check_atomic(using, first._hold.lease if lock.held else None)
+    lock._enter()
+    is_part = False
+    try:
+        hold, leases = first._hold, [part._hold.lease for part in others]
+        with backend.atomic(hold.lease, using, leases) as is_part:
+            yield
+            lock.check()  # what this process knows to be lost must not be committed
+    except BaseException as error:
+        leave(error, is_part)
+        raise
+    try:
+        leave(None, is_part)
+    except (LockLost, LockUnavailable) as error:
+        if isinstance(error, BodyEnded):
+            raise  # another lock was lost, in whose body this is
+        # It was ours at the commit, which stands: an error now would say that it does not.
+        fields = None if others else hold.log_fields()
+        logger.warning("after the commit under %s: %s", shown, error, extra=fields)
+
+
+def _extending(hold: Hold, seconds: float) -> Steps[None]:
+    """Let a hold end no earlier than ``seconds`` from now. See Lock.extend() for the errors."""
+    backend, lease = hold.backend, hold.lease
+    _refuse_to_extend(hold, seconds)
+    due = backend.calls.due()
+    # Renewals that begin from here on ask for as much. One that has begun might bind the hold to
+    # its usual lease later than this.
+    hold.extended_until = max(hold.extended_until, clock() + seconds)
+    while hold.renewing:
+        if due is not None and clock() >= due:
+            raise LockUnavailable(f"lock {lease.name!r}: its renewal has had no answer yet")
+        yield Sleep(_PAUSE)
+    wanted = max(seconds, hold.lease.remaining, backend.capabilities.shortest_lease)
+    sent_at = clock()
+    renewing = partial(backend.renew, [lease.lasting(wanted)])
+    answer = (yield Call(renewing, due, executor=backend.calls)).get(lease.nonce)
+    if answer is None:
+        raise LockUnavailable(
+            f"lock {lease.name!r} could not be extended: a transaction has locked its row, which"
+            " may be one of this thread"
+        )
+    if answer:
+        manager().renewer.extend(hold, sent_at, wanted)
+        if hold.lost_for_good:  # by then; it must not go on for nobody
+            manager().renewer.lose(hold, LossReason.EXPIRED)
+            backend.cleanup.add(lease.claim)
+    else:
+        reason = yield Call(hold.ask_loss_reason, due, executor=backend.calls)
+        manager().renewer.lose(hold, reason)
+        # What was left is not lost: another thread of its owner's name has released it meanwhile.
+        raise hold.lost_error() or not_held(hold.key, lease.owner)
+    if (loss := hold.lost_error()) is not None:
+        raise loss
+
+
+def _refuse_to_extend(hold: Hold, seconds: float) -> None:
+    """Raise the error for a hold that cannot be extended, or need not be."""
+    claim, alias = hold.lease.claim, hold.backend.alias
+    if not hold.backend.capabilities.extends:
+        raise NotSupported(
+            f"extend({seconds:g}): a lock of DISTLOCK[{alias!r}] is held as long as a session lives"
+        )
+    if hold.renews:
+        raise LockError(
+            f"extend({seconds:g}) is for renew=False, and lock {claim.name!r} is renewed anyway"
+        )
+    if claim.maybe_repeated:
+        raise LockUnavailable(
+            f"extend({seconds:g}): an earlier request for lock {claim.name!r}, whose answer was"
+            " lost, may still come, and bring back the first end. Take the lock anew"
+        )
+
+
+def _name_of(instance: object) -> str:
+    """Return the name of the lock of a row; TypeError or ValueError for what is no saved row."""
+    if not isinstance(instance, Model):
+        raise TypeError(f"instance must be a saved model instance or a queryset, not {instance!r}")
+    pk = instance.pk
+    if instance._state.adding or pk is None:
+        raise ValueError(
+            f"instance must be saved: this {instance._meta.label} with pk={pk!r} has no row to lock"
+        )
+    return _row_name(type(instance), pk)
+
+
+def _names_of(queryset: QuerySet[Any], limit: int | None) -> list[str]:
+    """Return the names of the locks of all rows, which are read; ValueError if they are more."""
+    if limit is None:
+        raise TypeError("a queryset needs limit=: the number of rows to lock at most")
+    if (most := checked_int("limit", limit)) < 1:
+        raise ValueError(f"limit must be at least 1, got {limit!r}")
+    keys = [*queryset.values_list("pk", flat=True)[: most + 1]]
+    if len(keys) > most:
+        raise ValueError(
+            f"limit={limit}: the queryset of {queryset.model._meta.label} has more rows than that"
+        )
+    return sorted({_row_name(queryset.model, key) for key in keys})
+
+
+def _row_name(model: type[Model], pk: Any) -> str:
+    meta = (model._meta.concrete_model or model)._meta
+    keys = pk if isinstance(pk, tuple) else (pk,)
+    # One that was given as text, say, is written as it is read from the database.
+    texts = [str(field.to_python(key)) for field, key in zip(meta.pk_fields, keys, strict=True)]
+    text = texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+    try:
+        return checked_name(f"{meta.label_lower}:{text}")
+    except ValueError:  # too long, or with control characters
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        return checked_name(f"{meta.label_lower}#{digest}")

@@ -40,16 +40,10 @@ class ProcessMembers:
     """The groups that this process has joined for the sake of the setting, by role."""
 
     def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Be in no group: it is the parent that is."""
         self._groups: dict[str, Group] = {}
 
     def join(self, role: str, data: Mapping[str, Any]) -> None:
         """Join the group of a role soon, unless this was said before; errors go to the log."""
-        fork.ensure_reset()
         if role in self._groups:
             return
         try:
@@ -69,7 +63,7 @@ class ProcessMembers:
                 return
             try:
                 group.join()
-                fork.at_exit(self.leave)  # now, so that it comes before backends close
+                fork.at_exit(_on_end)  # now, so that it comes before backends close
                 break
             except LockUnavailable as error:
                 thread_logger.warning("%r cannot be joined yet: %s", group, error)
@@ -82,7 +76,6 @@ class ProcessMembers:
 
     def leave(self) -> None:
         """Leave all groups, for the process ends; it gets a moment for that."""
-        fork.ensure_reset()
         groups, self._groups = self._groups, {}
         for group in groups.values():
             _leave(group)
@@ -95,7 +88,7 @@ def _leave(group: Group) -> None:
         logger.warning("%r could not be left: %s", group, error)
 
 
-_members = ProcessMembers()
+_members = fork.PerProcess(ProcessMembers)
 
 
 def watch() -> None:
@@ -116,12 +109,12 @@ def watch() -> None:
 
 def _on_request(**kwargs: Any) -> None:
     if not in_test_environment():  # nor with the requests of a test client
-        _members.join("web", {})
+        _members().join("web", {})
 
 
 def _on_pool_process(*, sender: Any, **kwargs: Any) -> None:
     """Join as a process of a prefork pool, or as the one of a solo pool."""
-    _members.join("celery", _worker_data(sender))
+    _members().join("celery", _worker_data(sender))
 
 
 def _on_worker(*, sender: Any, **kwargs: Any) -> None:
@@ -129,11 +122,11 @@ def _on_worker(*, sender: Any, **kwargs: Any) -> None:
     from celery.concurrency.prefork import TaskPool
 
     if not isinstance(sender.pool, TaskPool):
-        _members.join("celery", _worker_data(sender.hostname))
+        _members().join("celery", _worker_data(sender.hostname))
 
 
 def _on_end(**kwargs: Any) -> None:
-    _members.leave()
+    _members().leave()
 
 
 def _worker_data(worker: Any) -> dict[str, Any]:

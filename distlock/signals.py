@@ -8,22 +8,29 @@ mostly on a thread of distlock's own. An error in a receiver is logged, and has 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from django.dispatch import Signal
 
-from distlock.concurrency import fork
+from distlock.concurrency.fork import PerProcess
 
-lock_acquired = Signal()
-lock_released = Signal()
-lock_lost = Signal()
-lock_broken = Signal()
+#: A signal handler may interrupt its thread in connect(), and take a lock.
+_mutex = PerProcess(threading.RLock)
 
 
-@fork.in_child  # another thread of the parent may have been sending one
-def _renew_mutexes() -> None:
-    for signal in (lock_acquired, lock_released, lock_lost, lock_broken):
-        # A signal handler may interrupt its thread in connect(), and take a lock.
-        signal.lock = threading.RLock()  # type: ignore[assignment]
+class _LockSignal(Signal):
+    """A signal that another thread of the parent may have been sending at a fork."""
+
+    @property
+    def lock(self) -> Any:
+        return _mutex()
+
+    @lock.setter
+    def lock(self, own: Any) -> None:
+        """Keep none of its own."""
 
 
-_renew_mutexes()
+lock_acquired = _LockSignal()
+lock_released = _LockSignal()
+lock_lost = _LockSignal()
+lock_broken = _LockSignal()

@@ -5,7 +5,6 @@ A hold is broken only if it is still the one that the page has shown: its token 
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import math
@@ -26,9 +25,9 @@ from distlock import audit, fan_out
 from distlock.admin.locks import HoldRef, LockRow
 from distlock.admin.panel import error_text, names_in_message, write_log
 from distlock.backends.base import BaseBackend
-from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import locks
 from distlock.core.events import send_event
@@ -38,7 +37,7 @@ from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import call_backends, one_line
 from distlock.recipes.description import Action, Effect, JsonInput, Ref, Text
 from distlock.signals import lock_broken
-from distlock.types.lease import Kind, Lease
+from distlock.types.lease import Kind, Lease, LockKey
 from distlock.types.query import DisplayStatus
 
 logger = logging.getLogger("distlock")
@@ -170,8 +169,8 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
 def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
     part = part_of(backend, ref.kind)
-    info = part.inspect(backend_name(ref.kind, ref.name), deadline)
-    row = LockRow(Crowds.read(backend, manager.queue, deadline).added_to(info))
+    info = part.inspect(LockKey(ref.alias, ref.kind, ref.name).backend_name, deadline)
+    row = LockRow(Crowds.read(backend, manager().queue, deadline).added_to(info))
     return next((each for each in row.holders if each.ref == ref), row)
 
 
@@ -221,9 +220,7 @@ def force_release(request: HttpRequest, refs: Sequence[HoldRef], reason: str) ->
     return [ref for ref, _ in results["released"]]
 
 
-@functools.cache
-def _threads() -> WorkerThreads:
-    return WorkerThreads(fan_out.MAX_THREADS, "distlock-admin-release")
+_threads = PerProcess(lambda: WorkerThreads(fan_out.MAX_THREADS, "distlock-admin-release"))
 
 
 def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lease | None]:
@@ -235,7 +232,7 @@ def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lea
         return "not sent", problem, None
     try:
         backend = part_of(locks[ref.alias], ref.kind)
-        name = backend_name(ref.kind, ref.name)
+        name = LockKey(ref.alias, ref.kind, ref.name).backend_name
         lease = backend.force_release(name, ref.token, clock() + fan_out.TIMEOUT)
     except Exception as error:
         failed[ref.alias] = problem = one_line(error)
@@ -266,7 +263,8 @@ def _report_release(
     else:
         return
     values = {"token": ref.token, "owner": lease and lease.owner, "reason": reason}
-    write_log(request, ref.alias, ref.kind, ref.name, message, values, "release")
+    key = LockKey(ref.alias, ref.kind, ref.name)
+    write_log(request, key, message, values, "release")
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
@@ -286,7 +284,8 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
-        write_log(request, alias, Kind.LOCK, "", message, values, "sweep" if swept.expired else "")
+        key = LockKey(alias, Kind.LOCK, "")
+        write_log(request, key, message, values, "sweep" if swept.expired else "")
     audit.remove_old()
 
 
@@ -330,4 +329,4 @@ def perform(
         values |= {"title": action.title, "target": ref.target, "token": ref.token}
         # What was done the recipe has recorded by itself.
         asked = action.name if isinstance(done, LockError) else ""
-        write_log(request, ref.alias, kind, ref.name, log, values, asked)
+        write_log(request, LockKey(ref.alias, kind, ref.name), log, values, asked)

@@ -16,7 +16,6 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
-from distlock.backends.seats import backend_name
 from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
@@ -25,7 +24,7 @@ from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
 from distlock.fan_out import call_backends
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import Kind, LockInfo, Owner, State
+from distlock.types.lease import Kind, LockInfo, LockKey, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, LockQuery, status_of
 
@@ -233,7 +232,7 @@ def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
 
 def local_holds(alias: str) -> list[LockInfo]:
     """Return what this process holds in a backend, by its own clock, without asking the backend."""
-    return [hold.info() for hold in manager.running() if hold.backend.alias == alias]
+    return [hold.info() for hold in manager().running() if hold.backend.alias == alias]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +358,9 @@ def lock_detail(
     def ask(
         backend: BaseBackend, deadline: float
     ) -> tuple[LockInfo, Mapping[str, str], Mapping[str, Any]]:
-        part, its_name = part_of(backend, kind), backend_name(kind, name)
+        part, its_name = part_of(backend, kind), LockKey(alias, kind, name).backend_name
         info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
-        info = Crowds.read(backend, manager.queue, deadline).added_to(info)
+        info = Crowds.read(backend, manager().queue, deadline).added_to(info)
         if broken is None:
             return info, stored, {}
         process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")

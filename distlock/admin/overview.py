@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 
 from distlock.admin.locks import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
-from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
 from distlock.core.manager import manager
@@ -26,7 +25,7 @@ from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
+from distlock.types.lease import LOCK_KINDS, Kind, LockInfo, LockKey
 from distlock.types.query import (
     Counts,
     Cursor,
@@ -285,7 +284,7 @@ class _Pages:
         """Ask a backend. If its semaphores cannot be read, the page has the locks, and says so."""
         alias, problem = backend.alias, ""
         page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
-        crowds = Crowds.read(backend, manager.queue, deadline)
+        crowds = Crowds.read(backend, manager().queue, deadline)
         page = replace(page, locks=tuple(map(crowds.added_to, page.locks)))
         if page.counts.waiting is not None:
             waiting = page.counts.waiting + crowds.total
@@ -323,12 +322,13 @@ def _page_of_kind(backend: BaseBackend, kind: Kind, query: LockQuery, deadline: 
     Of very many, only those on the page are looked at: a look takes a round trip. NotSupported if
     the backend keeps nothing but locks.
     """
-    shared, beginning = shared_locks(backend), backend_name(kind, "")
-    found = backend.store.directories(beginning, deadline)
-    names = sorted(each.removeprefix(beginning) for each in found)
+    shared, key = shared_locks(backend), LockKey(backend.alias, kind, "")
+    found = backend.store.directories(key.directory, deadline)
+    names = sorted(each.removeprefix(key.directory) for each in found)
 
     def look(names: Sequence[str]) -> Iterator[LockInfo]:
-        infos = (shared.inspect(backend_name(kind, name), deadline) for name in names)
+        keys = (key._replace(name=name) for name in names)
+        infos = (shared.inspect(one.directory, deadline) for one in keys)
         return (info for info in infos if info.holders)
 
     return NamePages(names, look, _MOST_READ, deadline).page(query)

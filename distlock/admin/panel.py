@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -31,7 +32,7 @@ from distlock import audit
 from distlock.conf import locks
 from distlock.models import SHOWN, HeldLock
 from distlock.templatetags.distlock_admin import visible
-from distlock.types.lease import Kind
+from distlock.types.lease import Kind, LockKey
 from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
@@ -130,26 +131,25 @@ def known_aliases(request: HttpRequest) -> list[str]:
 
 def write_log(
     request: HttpRequest,
-    alias: str,
-    kind: Kind,
-    name: str,
+    key: LockKey,
     message: Any,
     values: dict[str, Any],
     action: str = "",
 ) -> None:
-    """Log what the user did to something, or to a whole backend if ``name`` is empty.
+    """Log what the user did to something, or to a whole backend if the name is empty.
 
     It is written to the admin's log and to the site's own. If the first fails, the user gets a
     message. With ``action`` it is written to the audit log, too; recipes write there themselves
     what they do.
     """
     user: Any = request.user
+    alias, kind, name = key
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
         text = escaped(str(message % values))
     who = user.get_username()
     logger.warning("%r in the admin, %s %r on %r: %s", who, kind, name, alias, text)
     if action:
-        audit.record((alias, kind, name), action, text, who=who)
+        audit.record(key, action, text, who=who)
     what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
     try:
         # Of the proxy model: the links of log entries lead to its pages.
@@ -158,7 +158,7 @@ def write_log(
         LogEntry.objects.create(
             user_id=user.pk,
             content_type_id=content_type.pk,
-            object_id=_log_key(alias, kind, name),
+            object_id=_log_key(key),
             object_repr=(f"{escaped(name)} ({what})" if name else alias)[:200],
             action_flag=CHANGE,
             change_message=text,
@@ -169,18 +169,19 @@ def write_log(
         messages.error(request, format_html("{} {}", problem, names_in_message([name or alias])))
 
 
-def _log_key(alias: str, kind: Kind, name: str) -> str:
+def _log_key(key: LockKey) -> str:
     """Return the object id of log entries about a name. No name begins with a space."""
-    return f"{alias}:{name}" if kind is Kind.LOCK else f"{alias}: {kind}:{name}"
+    space = "" if key.kind is Kind.LOCK else " "
+    return f"{key.alias}:{space}{key.backend_name}"
 
 
-def parse_log_key(key: str) -> tuple[str, Kind, str]:
+def parse_log_key(text: str) -> LockKey:
     """Return what _log_key() was given; an empty name if it was about a whole backend."""
-    alias, _, name = key.partition(":")
-    for kind in Kind:
-        if name.startswith(f" {kind}:"):
-            return alias, kind, name.removeprefix(f" {kind}:")
-    return alias, Kind.LOCK, name
+    alias, _, name = text.partition(":")
+    if name.startswith(" "):
+        with suppress(ValueError):
+            return LockKey.of_directory(alias, name[1:])
+    return LockKey(alias, Kind.LOCK, name)
 
 
 def names_in_message(names: Sequence[str]) -> SafeString:

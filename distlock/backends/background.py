@@ -22,7 +22,7 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.types.lease import Claim
+from distlock.types.lease import Claim, log_fields
 
 T = TypeVar("T")
 
@@ -41,10 +41,10 @@ _REPEAT_AFTER = (0.2, 2.5, 30.0, 120.0)
 
 #: Seconds that the end of the process waits for claims that are being taken back, and then for
 #: locks that are being released: a signal that ends a program often comes while it takes a lock.
-_AT_EXIT, _SETTLE_PAUSE = 2.0, 0.005
+_AT_EXIT, _DRAIN_PAUSE = 2.0, 0.005
 
 #: the threads that make the releases of the backends
-_releasing: WeakSet[WorkerThreads] = WeakSet()
+_releasing: fork.PerProcess[WeakSet[WorkerThreads]] = fork.PerProcess(WeakSet)
 
 
 def answer_due(deadline: float | None) -> float | None:
@@ -72,7 +72,7 @@ class BlockingCalls:
         self._settings = settings
         self._workers = WorkerThreads(MOST_THREADS, "distlock-async")
         if releases:
-            _releasing.add(self._workers)
+            _releasing().add(self._workers)
 
     def due(self, deadline: float | None = None) -> float | None:
         """Return when an answer is due that is asked for now: by ``deadline`` at the latest.
@@ -132,7 +132,7 @@ class CanCancel(Protocol):
     def kept_until(self, claim: Claim) -> float: ...
 
 
-_all: WeakSet[Cleanup] = WeakSet()
+_all: fork.PerProcess[WeakSet[Cleanup]] = fork.PerProcess(WeakSet)
 
 
 class Cleanup:
@@ -146,12 +146,7 @@ class Cleanup:
 
     def __init__(self, backend: CanCancel) -> None:
         self._backend = backend
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-        _all.add(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have nothing to take back: the claims are the parent's."""
+        _all().add(self)
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
         self._thread: threading.Thread | None = None
@@ -192,7 +187,7 @@ class Cleanup:
         self._to_repeat.discard(claim.nonce)
 
     @property
-    def settled(self) -> bool:
+    def drained(self) -> bool:
         """Whether all were taken back, and those that may be granted just after that once more."""
         return not self._pending and not self._to_repeat
 
@@ -223,7 +218,8 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    said, fields = claim.name, claim.log_fields(self._backend.alias)
+                    said = claim.name
+                    fields = log_fields(self._backend.alias, said, claim.kind, None, claim.owner)
                     thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
@@ -232,13 +228,13 @@ class Cleanup:
 
 
 @fork.at_exit
-def _settle_all() -> None:
+def _drain_all() -> None:
     until = clock() + _AT_EXIT
-    while not all(cleanup.settled for cleanup in list(_all)) and clock() < until:
-        time.sleep(_SETTLE_PAUSE)
+    while not all(cleanup.drained for cleanup in list(_all())) and clock() < until:
+        time.sleep(_DRAIN_PAUSE)
     until = clock() + _AT_EXIT
-    for workers in list(_releasing):
-        workers.settle(left(until, math.inf))
+    for workers in list(_releasing()):
+        workers.drain(left(until, math.inf))
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:

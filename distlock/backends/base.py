@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeAlias
+from weakref import WeakSet
 
 from django.core.checks import CheckMessage
 
@@ -53,8 +55,16 @@ class Capabilities:
 PendingLease: TypeAlias = Steps[Lease | None]
 
 
-#: Why a lease is gone whose hold was broken.
-BROKEN = "it was broken"
+class LossReason(StrEnum):
+    """Why a hold is lost; a backend may have others, in its own words."""
+
+    BROKEN = "it was broken"
+    EXPIRED = "its lease ended before it was renewed"
+    OVERDUE = "it was held for as long as at_most allows, and this process has given it up"
+    #: said before anybody has asked who has the lock now, see Hold.ask_loss_reason()
+    GONE = "it was broken, or taken over after its lease had ended"
+    TAKEN_AWAY = "it was broken, or taken over"
+    HANDED_OVER = "it was taken under its owner's name in another process"
 
 
 class Listener(Protocol):
@@ -63,8 +73,12 @@ class Listener(Protocol):
     def lease_lost(self, lease: Lease, reason: str) -> None:
         """Note that a lease is gone."""
 
-    def lease_abandoned(self, nonce: str) -> None:
+    def lease_orphaned(self, nonce: str) -> None:
         """Note that all who hold a lease have ended, and will not release it."""
+
+
+#: those that there are in this process, whoever has made them
+all_backends: WeakSet[BaseBackend] = WeakSet()
 
 
 class BaseBackend(ABC):
@@ -95,9 +109,12 @@ class BaseBackend(ABC):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         """Check ``params``, the dictionary ``DISTLOCK[alias]``; nothing is connected to yet.
 
+        It is called again in the child of a fork, where what the object had is the parent's.
+
         Raises ``ImproperlyConfigured`` that names ``DISTLOCK[alias]``.
         """
         self.alias = alias
+        self._params = params
         self.settings = BackendSettings.parse(
             alias, params, self.default_options, uses_location=self.uses_location
         )
@@ -108,6 +125,16 @@ class BaseBackend(ABC):
         self.cleanup = Cleanup(self)
         #: the semaphores and read/write locks beside its locks, once somebody has asked for them
         self.shared: BaseBackend | None = None
+        all_backends.add(self)
+
+    def begin_in_child(self) -> None:
+        """Have nothing of the parent's, in the child of a fork: ``__init__`` is called once more.
+
+        Users, and this package, keep a backend over a fork. What is below it they do not.
+        """
+        alias, params = self.alias, self._params
+        self.__dict__ = {"alias": alias, "_params": params}  # with which an interrupt leaves it
+        self.__init__(alias, params)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
@@ -216,7 +243,7 @@ class BaseBackend(ABC):
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """Ask whether this lease is the current hold and has not ended."""
 
-    def known_lost(self, lease: Lease) -> str | None:
+    def loss_reason(self, lease: Lease) -> str | None:
         """Return why a lease is gone if this process can tell without asking, else None."""
         return None
 

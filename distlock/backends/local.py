@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from distlock.backends.base import BROKEN, BaseBackend, Capabilities
+from distlock.backends.base import BaseBackend, Capabilities, LossReason
 from distlock.backends.local_store import LocalStore
 from distlock.backends.open_transactions import (
     check_durable,
@@ -25,7 +25,6 @@ from distlock.backends.open_transactions import (
     is_joining,
     joined,
 )
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
@@ -36,7 +35,7 @@ _COMMIT_PAUSE = 0.005
 
 
 @dataclass(slots=True)
-class _Held:
+class _Grant:
     claim: Claim
     token: int
     taken_at: float
@@ -60,18 +59,13 @@ class LocalBackend(BaseBackend):
         # Tokens go on growing over restarts, because what they protect may outlive the process.
         self._last_token = time.time_ns() // 1000
         self._store = LocalStore()
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
+        self._mutex = threading.Lock()
+        self._held: dict[str, _Grant] = {}
 
     @property
     def store(self) -> LocalStore:
         """See BaseBackend.store. Two of them would be two sets of records."""
         return self._store
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing: the holds are the parent's."""
-        self._mutex = threading.Lock()
-        self._held: dict[str, _Held] = {}
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         with self._mutex:
@@ -81,7 +75,7 @@ class LocalBackend(BaseBackend):
                 return None
             self._last_token += 1
             now, seconds = clock(), claim.reserved
-            self._held[claim.name] = _Held(claim, self._last_token, now, now + seconds, seconds)
+            self._held[claim.name] = _Grant(claim, self._last_token, now, now + seconds, seconds)
             return claim.granted(self._last_token, now)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -158,7 +152,7 @@ class LocalBackend(BaseBackend):
             # No condition variable, which an interrupt could leave without the mutex.
             time.sleep(_COMMIT_PAUSE)
         lease = Lease(held.claim, held.token, held.expires_at)
-        self.tell_lost(lease, BROKEN)
+        self.tell_lost(lease, LossReason.BROKEN)
         return lease
 
     def sweep(self) -> SweepResult:
@@ -212,11 +206,11 @@ class LocalBackend(BaseBackend):
             for held in tuple(held for _, held in found if held is not None):
                 held.committing = committing
 
-    def _current(self, claim: Claim) -> _Held | None:
+    def _current(self, claim: Claim) -> _Grant | None:
         held = self._held.get(claim.name)
         return held if held and held.claim.nonce == claim.nonce else None
 
-    def _info(self, held: _Held) -> LockInfo:
+    def _info(self, held: _Grant) -> LockInfo:
         expired = held.expired  # once: it may expire while this looks
         if expired and is_reserved(held.claim.owner):
             return LockInfo(held.claim.name, self.alias, token=held.token)

@@ -27,7 +27,6 @@ from distlock.backends.store import (
     holds,
     list_keys,
 )
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.timers import Timer, call_after
@@ -63,11 +62,6 @@ class LocalStore(RecordStore):
     """Records in the memory of one process; other processes do not see them."""
 
     def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no records: they are the parent's."""
         self._mutex = threading.Lock()
         self._directories: dict[str, _Directory] = {}
         #: the last one of all directories, so that it goes on growing in one that was swept

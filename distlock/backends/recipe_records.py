@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
 from distlock.backends.seats import (
     cancelled_key,
-    directory_of,
     held_key,
     put_when,
     time_of,
@@ -42,7 +41,7 @@ from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.registry import KEPT
-from distlock.types.lease import Claim, Kind, Lease
+from distlock.types.lease import Claim, Kind, Lease, LockKey
 
 #: The record of how far a piece of work is.
 REPORT = "report"
@@ -64,23 +63,24 @@ class Plan:
     - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
     - ``result``: what the caller is told when it is done.
     - ``members``: what the record of each new member says; without any they are refused.
-    - ``beside``: returns further changes that name the claim of a member that joins or leaves.
-    - ``bound``: values by key of other records that are to vanish with its session; without new
-      members, with that of the process.
+    - ``member_changes``: returns further changes that name the claim of a member that joins or
+      leaves.
+    - ``member_records``: values by key of other records that are to vanish with its session;
+      without new members, with that of the process.
     """
 
     changes: Sequence[Change] = ()
     conditions: Collection[Condition] = ()
     result: Any = None
-    beside: Callable[[Claim], Sequence[Change]] = _nothing
-    bound: Mapping[str, Any] = field(default_factory=dict)
+    member_changes: Callable[[Claim], Sequence[Change]] = _nothing
+    member_records: Mapping[str, Any] = field(default_factory=dict)
     members: Sequence[Mapping[str, Any]] = ()
 
     def records(self, claim: Claim, data: Mapping[str, Any], session: str) -> list[Change]:
         """Return the changes that make a claim a member."""
         value = {**value_of(claim), "data": dict(data)}
-        bound = [Put(key, said, session) for key, said in self.bound.items()]
-        return [Put(held_key(claim.nonce), value, session), *bound, *self.beside(claim)]
+        bound = [Put(key, said, session) for key, said in self.member_records.items()]
+        return [Put(held_key(claim.nonce), value, session), *bound, *self.member_changes(claim)]
 
 
 #: Changes nothing but what is asked for.
@@ -126,15 +126,13 @@ class RecipeRecords:
         decide: Decide,
         deadline: float | None = None,
         *,
-        keys: Collection[str] | None = None,
         read: Callable[[float | None], Snapshot] | None = None,
         claims: Sequence[Claim] = (),
         once: bool = False,
     ) -> Done:
         """Read a directory, and do what ``decide`` makes of it, until nobody was faster.
 
-        - ``keys``: only these records are read, and the plan must depend on no others.
-        - ``read``: in place of reading the directory.
+        - ``read``: in place of reading the directory; the plan must depend on nothing else.
         - ``claims``: of those who are to be members. The first ones get what the plan has for new
           members, the others nothing; without any, nothing is changed. The key of a member is
           held_key() of its claim's nonce; its record has what value_of() says of the claim, and
@@ -147,8 +145,6 @@ class RecipeRecords:
         """
         if read is None:
             read = partial(self._store.read, directory)
-            if keys is not None:
-                read = partial(self._store.look, directory, keys)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 plan = decide(read(deadline))
@@ -181,13 +177,13 @@ class RecipeRecords:
             for claim, data in zip(claims, plan.members, strict=False):
                 session = self._requests.session_for(claim, deadline)
                 sessions.append((claim, session))
-                self._requests.bound[claim.nonce] = session
+                self._requests.sessions[claim.nonce] = session
                 changes += plan.records(claim, data, session.id)
                 # A claim that is cancelled meanwhile is bound to no session any more.
                 conditions.append(Absent(cancelled_key(claim.nonce)))
-            if plan.bound and not claims:
+            if plan.member_records and not claims:
                 own = self._requests.process_session(deadline)
-                changes += [Put(key, said, own.id) for key, said in plan.bound.items()]
+                changes += [Put(key, said, own.id) for key, said in plan.member_records.items()]
             revision = self._store.apply(directory, changes, conditions, deadline)
         except SessionEnded:
             if own is not None:
@@ -220,7 +216,7 @@ class RecipeRecords:
 
         None, and nothing is changed, if one was gone already. ``read``: see change().
         """
-        (directory,) = {directory_of(lease.claim.kind, lease.name) for lease in leases}
+        (directory,) = {lease.claim.key(self._alias).directory for lease in leases}
         keys = [held_key(lease.nonce) for lease in leases]
 
         def decide(found: Snapshot) -> Plan:
@@ -232,7 +228,7 @@ class RecipeRecords:
                 return Plan()
             changes = [*map(Delete, keys), *more.changes]
             for lease in leases:
-                changes += more.beside(lease.claim)
+                changes += more.member_changes(lease.claim)
             return Plan(changes, [*map(Exists, keys), *more.conditions])
 
         read = read if callable(plan) else _unread
@@ -250,7 +246,7 @@ class RecipeRecords:
 
         See CANCELLED.
         """
-        directory, applied = directory_of(claim.kind, claim.name), None
+        directory, applied = claim.key(self._alias).directory, None
         while applied is None:
             more = self._cancelling(directory, claim, deadline)
             every = [*changes, *more.changes]
@@ -272,7 +268,7 @@ class RecipeRecords:
     def sweep(self) -> None:
         """Forget what nobody has been part of for long."""
         for kind, kept in KEPT.items():
-            for directory in self._store.directories(directory_of(kind, "")):
+            for directory in self._store.directories(LockKey(self._alias, kind, "").directory):
                 found = self._store.read(directory)
                 now, every = time_of(found), found.records.items()
                 records = [record for key, record in every if not key.startswith(ANSWER)]
@@ -298,7 +294,7 @@ class RecipeRecords:
 
     def _forget(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            self._requests.bound.pop(claim.nonce, None)
+            self._requests.sessions.pop(claim.nonce, None)
 
 
 def _unread(deadline: float | None) -> Snapshot:

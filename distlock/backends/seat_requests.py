@@ -15,7 +15,6 @@ from distlock.backends.seats import (
     Availability,
     Seats,
     cancelled_key,
-    directory_of,
     held_key,
     value_of,
     waiting_key,
@@ -35,7 +34,6 @@ from distlock.backends.store import (
     SessionEnded,
     Unchanged,
 )
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable, NotPermitted
@@ -59,11 +57,6 @@ class ProcessSession:
     def __init__(self, store: RecordStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no session: it is the parent's."""
         #: protects the choice of the session; nothing is asked while it is taken
         self._mutex = threading.Lock()
         self._session: Session | None = None
@@ -157,7 +150,7 @@ class SeatRequests:
         self._alias = alias
         self._shared_lease = shared_lease
         #: by the nonce of each lease, the session that its seats are bound to, as it was then
-        self.bound: dict[str, Session] = {}
+        self.sessions: dict[str, Session] = {}
 
     def look(
         self,
@@ -172,36 +165,30 @@ class SeatRequests:
 
         ``waits``: whether it has a place in the queue already, as far as is known.
         """
-        directory = directory_of(claim.kind, claim.name)
+        directory = claim.key(self._alias).directory
         look = Look(None)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 seats = Seats(self._store.read(directory, deadline))
                 place = seats.snapshot.records.get(waiting_key(claim.nonce))
                 waits = place is not None
-                if lease := self._granted_before(seats, claim):
-                    return Look(lease)
-                limit = seats.limit_for(claim, self._alias)
-                turn = seats.turn(claim, limit, passed_over)
-                look = Look(None, seats.snapshot.revision, turn)
-                if not turn.granted:
-                    claim.refused_by = next(map(seats.holder, seats.holders), None)
-                if turn.granted:
-                    if lease := self._grant(seats, claim, limit, passed_over, deadline):
-                        return Look(lease)
-                elif place is None and not wait:
+                look = self._taken(seats, claim, passed_over, deadline)
+                if look.lease is not None:
                     return look
-                elif self._join_queue(claim, deadline, place):
-                    if place is not None:
+                if not look.turn.granted:
+                    if place is None and not wait:
                         return look
-                    waits = True
-                    continue
+                    if self._join_queue(claim, deadline, place):
+                        if place is not None:
+                            return look
+                        waits = True
+                        continue
             except LockUnavailable as error:
                 # Who has a place in the queue keeps it over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
-                        self.bound.pop(claim.nonce, None)  # nobody will have to cancel it
+                        self.sessions.pop(claim.nonce, None)  # nobody will have to cancel it
                     raise
             time.sleep(pause)
         if wait:
@@ -210,6 +197,24 @@ class SeatRequests:
             f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it each time that it"
             " was to be taken"
         )
+
+    def _taken(
+        self,
+        seats: Seats,
+        claim: Claim,
+        passed_over: frozenset[str | None],
+        deadline: float | None,
+    ) -> Look:
+        """Take the seats if it is their turn; without a lease others were faster, or come first."""
+        if lease := self._granted_before(seats, claim):
+            return Look(lease)
+        limit = seats.limit_for(claim, self._alias)
+        turn = seats.turn(claim, limit, passed_over)
+        if turn.granted:
+            lease = self._grant(seats, claim, limit, passed_over, deadline)
+        else:
+            claim.refused_by = next(map(seats.holder, seats.holders), None)
+        return Look(lease, seats.snapshot.revision, turn)
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.
@@ -221,12 +226,12 @@ class SeatRequests:
         record = seats.snapshot.records.get(held_key(claim.nonce))
         if record is None:
             return None
-        session = self.bound.get(claim.nonce)
+        session = self.sessions.get(claim.nonce)
         if session is None or session.id != record.session:
             # It was an earlier request that was granted, on another session. How long that goes on
             # is not known here, so the lease is renewed before anyone relies on it.
             session = Session(record.session or "", claim.reserved, clock())
-            self.bound[claim.nonce] = session
+            self.sessions[claim.nonce] = session
         return lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
 
     def _grant(
@@ -255,7 +260,7 @@ class SeatRequests:
             conditions.append(Exists(LIMIT, record.revision) if record else Absent(LIMIT))
         else:
             conditions.append(Unchanged(snapshot.revision))  # also: nobody has come to wait
-        self.bound[claim.nonce] = session
+        self.sessions[claim.nonce] = session
         try:
             token = self._store.apply(snapshot.directory, changes, conditions, deadline)
         except SessionEnded:
@@ -279,7 +284,7 @@ class SeatRequests:
         session = self._session.get(deadline)
         if place is not None and place.session == session.id:
             return True
-        directory, waiting = directory_of(claim.kind, claim.name), waiting_key(claim.nonce)
+        directory, waiting = claim.key(self._alias).directory, waiting_key(claim.nonce)
         conditions: list[Condition] = [
             Absent(cancelled_key(claim.nonce)),
             Absent(held_key(claim.nonce)),
@@ -297,7 +302,7 @@ class SeatRequests:
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
         self._session.drop(session)
-        self.bound.pop(claim.nonce, None)
+        self.sessions.pop(claim.nonce, None)
 
     def process_session(self, deadline: float | None) -> Session:
         """Return the session of the process; more than half of a lease is left of it."""
@@ -314,7 +319,7 @@ class SeatRequests:
 
     def forget(self, claim: Claim, deadline: float | None) -> None:
         """Forget a claim that has no seats, or has left them. A session of its own is ended."""
-        session = self.bound.pop(claim.nonce, None)
+        session = self.sessions.pop(claim.nonce, None)
         if session is not None and not self.shares_session(claim):
             with suppress(LockUnavailable):  # it ends by itself
                 self._store.end_session(session.id, deadline)
@@ -324,13 +329,13 @@ class SeatRequests:
         self.forget(claim, deadline)
         # A request whose answer was lost may have come late, and have granted the seat.
         leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
-        self._store.apply(directory_of(claim.kind, claim.name), leave, (), deadline)
+        self._store.apply(claim.key(self._alias).directory, leave, (), deadline)
 
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""
         if self.shares_session(claim):
             return self._session.get(deadline)
-        session = self.bound.get(claim.nonce)  # of an attempt for which others were too fast
+        session = self.sessions.get(claim.nonce)  # of an attempt for which others were too fast
         if session is None or session.deadline - clock() < claim.relied_on * _FRESH_OWN:
             session = self._store.open_session(claim.reserved, deadline)
         return session

@@ -25,28 +25,22 @@ from typing import Any, NamedTuple
 
 from distlock.backends.store import Record, Snapshot
 from distlock.exceptions import LockError, ValueNotAgreed
-from distlock.types.lease import Claim, Holder, Kind, Lease, LockInfo, Owner, State, Waiting
+from distlock.types.lease import (
+    Claim,
+    Holder,
+    Kind,
+    Lease,
+    LockInfo,
+    LockKey,
+    Owner,
+    State,
+    Waiting,
+)
 
 LIMIT = "limit"
 _HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
 #: Revisions below this are no times in microseconds: it is a moment of the year 2001.
 _LEAST_TIME = 10**15
-
-
-def backend_name(kind: Kind, name: str) -> str:
-    """Return what the backend of a kind calls a lock; see every_kind()."""
-    return name if kind is Kind.LOCK else directory_of(kind, name)
-
-
-def directory_of(kind: Kind, name: str) -> str:
-    """Return the directory for a name; it is also what the backend calls the lock."""
-    return f"{kind}:{name}"
-
-
-def kind_and_name(directory: str) -> tuple[Kind, str]:
-    """Return what directory_of() was given."""
-    kind, _, name = directory.partition(":")
-    return Kind(kind), name
 
 
 def held_key(nonce: str) -> str:
@@ -204,7 +198,7 @@ class Seats:
 
     def lease_of(self, record: Record) -> Lease:
         """Return the lease that a holder's record stands for; its local deadline means nothing."""
-        kind, name = kind_and_name(self.snapshot.directory)
+        _, kind, name = LockKey.of_directory("", self.snapshot.directory)
         value = record.value
         claim = Claim(
             name,
@@ -223,7 +217,7 @@ class Seats:
 
     def info(self, alias: str) -> LockInfo:
         """Return who holds seats, by since when, and who waits, in the order of being served."""
-        kind, name = kind_and_name(self.snapshot.directory)
+        _, kind, name = LockKey.of_directory(alias, self.snapshot.directory)
         slots = (self.limit or 0) if kind is Kind.SEMAPHORE else 1
         waiters = tuple(self._waiting(record) for record in self.waiters)
         info = LockInfo(

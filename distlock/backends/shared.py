@@ -15,27 +15,25 @@ from functools import partial
 from typing import cast
 
 from distlock.backends.background import Cleanup, answer_due
-from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
+from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.recipe_records import Plan, RecipeRecords
 from distlock.backends.seat_requests import Look, ProcessSession, SeatRequests
 from distlock.backends.seats import (
     LIMIT,
     Seats,
     cancelled_key,
-    directory_of,
     held_key,
-    kind_and_name,
     value_of,
     waiting_key,
 )
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
-from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
+from distlock.types.lease import Claim, Kind, Lease, LockInfo, LockKey, State, SweepResult
 
 logger = logging.getLogger("distlock")
 
@@ -56,7 +54,7 @@ SHARED_KINDS = (Kind.RWLOCK, Kind.SEMAPHORE)
 class SharedBackend(BaseBackend):
     """The semaphores and read/write locks beside the locks of one backend.
 
-    Names are what directory_of() returns: a kind and a name.
+    Names are those of LockKey.directory: a kind and a name.
     """
 
     def __init__(self, backend: BaseBackend) -> None:
@@ -81,8 +79,7 @@ class SharedBackend(BaseBackend):
             waiters=True,
             fair=True,
         )
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
+        self.listener = None
 
     @property
     def settings(self) -> BackendSettings:  # type: ignore[override]
@@ -93,11 +90,6 @@ class SharedBackend(BaseBackend):
     def pause(self) -> float:
         """Seconds between two looks of one who waits, at the most a third of a lease."""
         return min(_LONGEST_WAIT, self.settings.interval(self.settings.lease))
-
-    def after_fork_in_child(self) -> None:
-        """Forget who has seats, and who wants to know of losses: these are the parent's."""
-        self.listener = None
-        self._requests.bound = {}
 
     # Taking
 
@@ -117,7 +109,7 @@ class SharedBackend(BaseBackend):
 
         A caller that keeps its place (see Claim) gets None when it has looked by itself.
         """
-        directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str | None]()
+        directory, passed_over = self._directory(claim), frozenset[str | None]()
         began, known_until = clock(), self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
         overdue, since = look.turn.overdue, clock()
@@ -208,8 +200,8 @@ class SharedBackend(BaseBackend):
         """See BaseBackend.renew(). The session of many leases is renewed once for all of them."""
         asked = {}
         for lease in leases:
-            if session := self._requests.bound.get(lease.nonce):
-                record = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+            if session := self._requests.sessions.get(lease.nonce):
+                record = self._directory(lease.claim), held_key(lease.nonce)
                 asked[lease.nonce] = session.id, record
         renewal = self._session.renew(
             {session for session, _ in asked.values()},
@@ -220,7 +212,7 @@ class SharedBackend(BaseBackend):
         for nonce, (name, record) in asked.items():
             if name in renewal.ended or record in renewal.missing:
                 answers[nonce] = False
-                self._requests.bound.pop(nonce, None)  # there is nothing to be freed any more
+                self._requests.sessions.pop(nonce, None)  # there is nothing to be freed any more
             elif name in renewal.alive and record in renewal.present:
                 answers[nonce] = True
         return answers
@@ -229,7 +221,7 @@ class SharedBackend(BaseBackend):
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
-        directory, key = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+        directory, key = self._directory(lease.claim), held_key(lease.nonce)
         freed = self._store.apply(directory, [Delete(key)], [Exists(key)], deadline)
         self._requests.forget(lease.claim, deadline)
         return freed is not None
@@ -253,10 +245,10 @@ class SharedBackend(BaseBackend):
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local(). What is bound to a session that goes on is freed."""
-        session = self._requests.bound.get(lease.nonce)
+        session = self._requests.sessions.get(lease.nonce)
         if session is not None and self._requests.shares_session(lease.claim):
             self.cleanup.add(lease.claim, partial(self.release, lease))
-        self._requests.bound.pop(lease.nonce, None)  # at last: this may be called once more
+        self._requests.sessions.pop(lease.nonce, None)  # at last: this may be called once more
 
     def become_reader(self, lease: Lease, deadline: float | None = None) -> bool:
         """Turn the seats of a writer into that of a reader; False if it no longer had them.
@@ -264,8 +256,8 @@ class SharedBackend(BaseBackend):
         Doing it twice does no harm.
         """
         claim, key = replace(lease.claim, seats=1), held_key(lease.nonce)
-        directory = directory_of(claim.kind, claim.name)
-        if (session := self._requests.bound.get(lease.nonce)) is None:
+        directory = self._directory(claim)
+        if (session := self._requests.sessions.get(lease.nonce)) is None:
             return False
         changes = [Put(key, value_of(claim), session.id)]
         try:
@@ -277,12 +269,12 @@ class SharedBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        place = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
-        return self._store.get(*place, deadline) is not None
+        key = held_key(lease.nonce)
+        return self._store.get(self._directory(lease.claim), key, deadline) is not None
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
-        return self.inspect(directory_of(claim.kind, claim.name), deadline).state is State.HELD
+        return self.inspect(self._directory(claim), deadline).state is State.HELD
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
@@ -291,10 +283,15 @@ class SharedBackend(BaseBackend):
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """Return, by kind and name, what is held or waited for under names that begin so."""
         for kind in SHARED_KINDS:
-            for directory in self._store.directories(directory_of(kind, prefix), deadline):
+            for directory in self._store.directories(
+                LockKey(self.alias, kind, prefix).directory, deadline
+            ):
                 info = self.inspect(directory, deadline)
                 if info.state is not State.FREE or info.waiters:
                     yield info
+
+    def _directory(self, claim: Claim) -> str:
+        return claim.key(self.alias).directory
 
     # Clearing
 
@@ -307,7 +304,7 @@ class SharedBackend(BaseBackend):
         if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
-        self.tell_lost(lease, BROKEN)
+        self.tell_lost(lease, LossReason.BROKEN)
         return lease
 
     def resize(self, name: str, limit: int, deadline: float | None = None) -> int | None:
@@ -319,11 +316,11 @@ class SharedBackend(BaseBackend):
 
         def decide(found: Snapshot) -> Plan:
             said = Put(LIMIT, {"limit": limit, "resized": True})
-            return Plan([said], [found.as_found(LIMIT)], Seats(found).limit)
+            return Plan([said], [found.unchanged(LIMIT)], Seats(found).limit)
 
         before: int | None = self.records.change(name, decide, deadline).result
         if before != limit:
-            kind, plain = kind_and_name(name)
+            _, kind, plain = LockKey.of_directory(self.alias, name)
             logger.warning(
                 "%s %r on %r was resized: it had %s, and has %d seats now",
                 kind, plain, self.alias, before or "no number yet", limit,
@@ -340,7 +337,7 @@ class SharedBackend(BaseBackend):
         """
         removed = 0
         for kind in SHARED_KINDS:
-            for directory in self._store.directories(directory_of(kind, "")):
+            for directory in self._store.directories(LockKey(self.alias, kind, "").directory):
                 seats = Seats(self._store.read(directory))
                 if seats.forgettable:
                     unused = Unchanged(seats.snapshot.revision)
@@ -350,7 +347,7 @@ class SharedBackend(BaseBackend):
 
 
 def part_of(backend: BaseBackend, kind: Kind) -> BaseBackend:
-    """Return the backend for one kind of lock in the place of a backend; see backend_name()."""
+    """Return the backend for one kind of lock in the place of a backend; see LockKey."""
     return backend if kind is Kind.LOCK else shared_locks(backend)
 
 
@@ -377,17 +374,11 @@ def shared_locks(backend: BaseBackend) -> SharedBackend:
     NotSupported if it keeps no records.
     """
     if backend.shared is None:
-        with _making:
+        with _making():
             if backend.shared is None:
                 backend.shared = SharedBackend(backend)
     return cast(SharedBackend, backend.shared)
 
 
 #: lets one thread at a time make a backend's store, and what is built on it
-_making = threading.Lock()
-
-
-@fork.in_child
-def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
+_making = PerProcess(threading.Lock)

@@ -113,7 +113,7 @@ class Snapshot:
         ordered = sorted(records, key=lambda record: (record.created, record.key))
         return cls(directory, revision, {record.key: record for record in ordered}, now)
 
-    def as_found(self, key: str) -> Condition:
+    def unchanged(self, key: str) -> Condition:
         """Return the condition that a record is as it was found here, or is still absent."""
         record = self.records.get(key)
         return Absent(key) if record is None else Exists(key, record.revision)

@@ -20,7 +20,6 @@ from distlock.celery.queueing import QueueLockHandle
 from distlock.celery.task_options import TERMINATE, backend_of
 from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
-from distlock.core.run_under import busy_error, run_under
 from distlock.exceptions import (
     Cancelled,
     LockBusy,
@@ -31,7 +30,7 @@ from distlock.exceptions import (
 )
 from distlock.recipes.progress import Progress
 from distlock.recipes.rate_limiter import RateLimiter
-from distlock.recipes.shared import lock_or_slot
+from distlock.run_under import busy_error, lock_or_slot, run_under
 from distlock.types.arguments import checked_rate
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner

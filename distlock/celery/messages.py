@@ -31,7 +31,7 @@ from distlock.celery.queueing import AlreadyQueued, QueueLockHandle
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.held import HeldLease
+from distlock.core.hold import Hold
 from distlock.core.manager import manager
 from distlock.exceptions import LockError
 from distlock.types.lease import LONGEST_LEASE, Claim, Owner, new_nonce
@@ -109,7 +109,7 @@ class RunningTask:
         #: the lock that the task holds, or the semaphore of which it has a seat
         self.lock: BaseLock | None = None
         #: the hold of its queueing lock that is renewed while it runs
-        self.renewed: HeldLease | None = None
+        self.renewed: Hold | None = None
         #: whether the queueing lock was freed when the task started
         self.queue_lock_freed = False
         #: whether the task has been published again meanwhile
@@ -119,7 +119,7 @@ class RunningTask:
         """Stop renewing the queueing lock. It is freed at the end, or by the next worker."""
         renewed, self.renewed = self.renewed, None
         if renewed is not None:
-            manager.unwatch(renewed)
+            manager().unwatch(renewed)
 
 
 #: The innermost running task.

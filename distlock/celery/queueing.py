@@ -25,9 +25,8 @@ from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.blocks import holder_message
-from distlock.core.entrant import Entrant
 from distlock.core.events import send_event
-from distlock.core.held import HeldLease
+from distlock.core.hold import Entrant, Hold
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import (
     describe,
@@ -210,7 +209,7 @@ def unqueue_task(backend: BaseBackend, task_id: str) -> None:
             _break(backend, info)
 
 
-def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease | None:
+def renew(handle: QueueLockHandle, nonce: str, execution: object) -> Hold | None:
     """Take the lock for a task that starts, and renew it; None if that fails, and it runs without.
 
     The lock is renewed for no longer than ``execution`` exists: a time limit may interrupt the
@@ -229,8 +228,8 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease |
     if lease is None:
         handle.log(logging.INFO, "queueing lock %r is another task's by now")
         return None
-    hold = HeldLease(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
-    manager.watch(hold)
+    hold = Hold(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
+    manager().watch(hold)
     return hold
 
 

@@ -32,14 +32,14 @@ from distlock.celery.task_options import (
     declare,
     queueing_backend,
 )
-from distlock.core.entrant import OnLost
+from distlock.core.hold import OnLost
 from distlock.core.name_template import CallName, Template
 from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockError, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
-from distlock.recipes.shared import Slots
+from distlock.run_under import Slots
 from distlock.types.arguments import Release
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.run_under import busy_error, run_under
 from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
+from distlock.run_under import busy_error, run_under
 
 T = TypeVar("T")
 

@@ -26,7 +26,8 @@ from distlock.core.name_template import NameTemplate
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import track
-from distlock.recipes.shared import Semaphore, Slots, lock_or_slot
+from distlock.recipes.shared import Semaphore
+from distlock.run_under import Slots, lock_or_slot
 from distlock.supervisor.processes import ended_by_signals
 from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner

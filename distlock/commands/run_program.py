@@ -47,7 +47,7 @@ from distlock.exceptions import LockLost
 from distlock.lock import Lock
 from distlock.recipes.candidates import Order
 from distlock.recipes.election import Election
-from distlock.recipes.shared import AGREED, Slots, checked_slots, lock_or_slot
+from distlock.run_under import AGREED, Slots, checked_slots, lock_or_slot
 from distlock.supervisor.processes import Interrupted, ProgramSignals, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
 from distlock.types.lease import MAX_DESCRIPTION, Owner

@@ -16,7 +16,6 @@ from django.core.management.base import BaseCommand
 
 from distlock import audit
 from distlock.backends.base import BaseBackend
-from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands import output
 from distlock.commands.arguments import JSON, KIND, NAME, USING, Backends, option, prefix_option
@@ -28,7 +27,15 @@ from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
 from distlock.registry import BY_KIND
-from distlock.types.lease import Holder, Kind, LastHold, LockInfo, State, Waiting
+from distlock.types.lease import (
+    Holder,
+    Kind,
+    LastHold,
+    LockInfo,
+    LockKey,
+    State,
+    Waiting,
+)
 from distlock.types.owners import NAMED, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 from distlock.types.values import quoted
@@ -78,7 +85,7 @@ def locks_in_use(backend: BaseBackend, prefix: str = "") -> Iterator[LockInfo]:
     for part in every_kind(backend):
         for info in part.list(prefix):
             if info.state is not State.FREE:
-                crowds = crowds or Crowds.read(backend, manager.queue)
+                crowds = crowds or Crowds.read(backend, manager().queue)
                 yield crowds.added_to(info)
 
 
@@ -139,16 +146,17 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     nothing else is there.
     """
     if kind is not None:
-        info = part_of(backend, kind).inspect(backend_name(kind, name))
-        return [Crowds.read(backend, manager.queue).added_to(info)]
+        key = LockKey(backend.alias, kind, name)
+        info = part_of(backend, kind).inspect(key.backend_name)
+        return [Crowds.read(backend, manager().queue).added_to(info)]
     lock, *others = every_kind(backend)
     shared = [
         info
         for part in others
         for kind in SHARED_KINDS
-        if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
+        if (info := part.inspect(LockKey(part.alias, kind, name).directory)).holders or info.waiters
     ]
-    info = Crowds.read(lock, manager.queue).added_to(lock.inspect(name))
+    info = Crowds.read(lock, manager().queue).added_to(lock.inspect(name))
     return shared if shared and not info.holders else [info, *shared]
 
 

@@ -1,16 +1,17 @@
-"""The one registry of what to do in the child when the process has forked.
+"""Which process this is: what must not survive a fork hangs on it, and a child is another one.
 
 The child of a fork has only the thread that forked. Mutexes that other threads had stay locked in
-it, and connections are still the parent's. So whatever has a mutex, a thread or a connection is
-made anew there.
+it, and connections are still the parent's. So it uses nothing of the parent's. What there is once
+in a process, and what an object has begun in one, is a PerProcess: the child has one of its own,
+made when it is first asked for. The parent's stays in memory, and is never looked at again.
 
-Hooks run in the order of their registration, but all functions come before all objects: an object
-that forgets its connections needs them to be the parent's alone by then. An error in one hook keeps
-no other from running; the first one is written to ``sys.stderr``.
+Before the child sees anything of its own, its copies of the parent's connections are dropped
+without a word to the servers, and then the few functions of in_child() are called. An error in one
+keeps no other from being called; the first one is written to ``sys.stderr``.
 
-Python runs them after ``os.fork()``. A C extension or an embedding server, such as uWSGI, calls
-fork(2) itself, and no hook of Python's is called. Only the pid tells such a child, so
-ensure_reset() compares it wherever distlock is entered: where an owner is determined, a backend is
+Python tells of a fork by ``os.fork()``. A C extension or an embedding server, such as uWSGI, calls
+fork(2) itself, and no hook of Python's is called. Only the pid tells such a child, so it is
+compared with each look at what is of the process: wherever an owner is determined, a backend is
 looked up, or what this process holds is read; before another fork, and before the process ends.
 """
 
@@ -18,74 +19,95 @@ from __future__ import annotations
 
 import atexit
 import gc
-import itertools
 import os
 import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Callable
-from threading import TIMEOUT_MAX, get_ident
-from typing import Any, Protocol, TypeVar
+from os import getpid
+from threading import get_ident
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.reentry import calls_others
 
+#: Seconds between two looks of a thread that waits for another one.
+_LONGEST_SLEEP = 1.0
+
 Hook = Callable[[], object]
 H = TypeVar("H", bound=Hook)
+T = TypeVar("T")
 
 
-class ResetInChild(Protocol):
-    """Something that has to be made anew in the child of a fork."""
+class Connected(Protocol):
+    """Something that a child of a fork must not use, nor close as one does."""
 
-    def after_fork_in_child(self) -> object: ...
+    def leave_to_parent(self) -> object:
+        """In the child: drop the copies of what is the parent's; twice does no harm."""
 
 
-class _Process:
-    """The process that everything here was made for."""
+class Process:
+    """A process. What remembers in which one it began can compare it with current()."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        #: By the pid of a child that was forked without hooks: the thread that resets all there,
-        #: and whether it has. It is empty in this process itself.
-        self.resets: dict[int, tuple[int, Latch]] = {}
+        self.pid = getpid()
+        #: what is connected to a server, or to a file
+        self.connections: WeakSet[Connected] = WeakSet()
+        #: By the pid of a child that is about to begin: the thread that sees to it, what the child
+        #: is, and whether that has begun. It is empty in this process itself.
+        self.children: dict[int, tuple[int, Process, Latch]] = {}
 
 
-_process = _Process()
-_functions: list[Hook] = []
-#: Objects by the number of their registration. Who deletes one takes no mutex for that, so it may
-#: be the garbage collector.
-_objects: weakref.WeakValueDictionary[int, ResetInChild] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
-_after_hooks: list[Hook] = []
+_process = Process()
+_hooks: list[Hook] = []
 #: threads of the parent, where it has forked without hooks
 _threads_of_parent: list[threading.Thread] = []
 
 
+def current() -> Process:
+    """Return this process. Costs one look at the pid.
+
+    In a new child of a fork the first thread that comes here drops what is the parent's, and the
+    others wait for it.
+    """
+    process = _process
+    return process if getpid() == process.pid else _begin_in_child()
+
+
+class PerProcess(Generic[T]):
+    """What there is once in each process: ``manager = PerProcess(Manager)``, then ``manager()``.
+
+    It takes no mutex. Two threads that come first at the same time may make one each, and both get
+    the same one: so making it must have no effect.
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[..., T]) -> None:
+        """``make`` gets what the call is given; of an object's own, it must not keep that alive."""
+        self._make = make
+        self._made: dict[Process, T] = {}
+
+    def __call__(self, *args: Any) -> T:
+        """Return that of this process."""
+        process = _process
+        if getpid() != process.pid:
+            process = _begin_in_child()
+        try:
+            return self._made[process]
+        except KeyError:
+            return self._made.setdefault(process, self._make(*args))
+
+
 def in_child(hook: H) -> H:
-    """Call a function in the child after each fork. Usable as a decorator.
+    """Call a function in the child after each fork; usable as a decorator.
 
-    For functions of modules; of objects that come and go, see reset_in_child().
+    For what goes on there without being asked. What is of the process needs none: see PerProcess.
+    If an interrupt ends the function, it is called once more.
     """
-    _functions.append(hook)
+    _hooks.append(hook)
     return hook
-
-
-def reset_in_child(obj: ResetInChild) -> None:
-    """Call ``obj.after_fork_in_child()`` in the child after each fork, for as long as it lives.
-
-    It is known by a weak reference. All such objects are kept alive in the child until the last
-    hook has run, so that none of them is deleted for another one's hook before its own has run.
-    """
-    _objects[next(_numbers)] = obj
-
-
-def after_hooks(hook: Hook) -> None:
-    """Call a function when all hooks of the child have run; for one of these that starts a thread.
-
-    What the thread uses may not have been made anew before.
-    """
-    _after_hooks.append(hook)
 
 
 def at_exit(hook: H) -> H:
@@ -96,7 +118,7 @@ def at_exit(hook: H) -> H:
 
     @calls_others
     def call() -> None:
-        ensure_reset()
+        current()
         hook()
 
     atexit.register(call)
@@ -112,35 +134,45 @@ def children_run() -> bool:
     return processes is not None and bool(processes.active_children())
 
 
-def ensure_reset() -> None:
-    """Run the hooks first if this process is the child of a fork that called none.
-
-    The first thread that comes here runs them, the others wait for it. Costs one look at the pid.
-    """
-    if os.getpid() != _process.pid:
-        _reset_once()
-
-
-def _reset_once() -> None:
-    parent, pid, own = _process, os.getpid(), (get_ident(), Latch())
+def _begin_in_child() -> Process:
+    parent, pid, own = _process, getpid(), (get_ident(), Process(), Latch())
     if parent.pid == pid:  # another thread was faster
-        return
+        return parent
     try:
         # No mutex: a thread of the parent may have held it at the fork. This is one atomic step.
-        runner, done = parent.resets.setdefault(pid, own)
-        if done is own[1]:
-            _keep_threads()
-            _run_in_child()
-        elif runner != own[0]:  # else a hook has called this
-            done.wait(TIMEOUT_MAX)
-            ensure_reset()
-    except Exception:  # as Python does after os.fork()
-        traceback.print_exc()
+        runner, child, begun = parent.children.setdefault(pid, own)
+        if begun is own[2]:
+            _leave_to_parent(parent, child)
+        elif runner != own[0]:
+            _wait(parent, begun)
+            return current()
+        return child  # or a hook has called this
     finally:
-        if parent.resets.get(pid) is own:
+        if parent.children.get(pid) is own:
             if _process is parent:  # interrupted: the next one begins anew
-                del parent.resets[pid]
-            own[1].set()
+                del parent.children[pid]
+            own[2].set()
+
+
+def _wait(parent: Process, begun: Latch) -> None:
+    while _process is parent and not begun.wait(_LONGEST_SLEEP):
+        pass  # who was to set it may have been interrupted
+
+
+def _leave_to_parent(parent: Process, child: Process) -> None:
+    """Begin in the child. After an interrupt the next one who looks does all of it once more."""
+    global _process
+    first: Exception | None = None
+    # All connections are kept alive until the last one was dropped: a destructor says goodbye.
+    dropped = [one.leave_to_parent for one in parent.connections]
+    for hook in (_keep_threads, *dropped, *_hooks):
+        try:
+            hook()
+        except Exception as error:
+            first = first or error
+    _process = child
+    if first is not None:  # as Python does after os.fork()
+        traceback.print_exception(first)
 
 
 def _keep_threads() -> None:
@@ -154,19 +186,4 @@ def _keep_threads() -> None:
         _threads_of_parent.extend(found)
 
 
-def _run_in_child() -> None:
-    global _process
-    objects = list(_objects.values())
-    first: BaseException | None = None
-    hooks = iter([*_functions, *(obj.after_fork_in_child for obj in objects)])
-    while hook := next(hooks, None) or (_after_hooks.pop(0) if _after_hooks else None):
-        try:
-            hook()
-        except BaseException as error:
-            first = first or error
-    _process = _Process()
-    if first is not None:
-        raise first
-
-
-os.register_at_fork(after_in_child=_reset_once)
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -30,12 +30,11 @@ ROOMS = (
     "conf",
     "core.acquiring",
     "core.events",
-    "core.held",
+    "core.hold",
     "core.local_queue",
     "core.manager",
     "core.registry",
     "core.renewal",
-    "core.renewal_steps",
     "recipes.membership",
 )
 #: But these: what takes no mutex (who asks, and whether this is another process), this module, and

@@ -96,7 +96,7 @@ async def arun(steps: Steps[T]) -> T:
                 while True:
                     step = steps.send(await step.arun())
             except GeneratorExit:  # nothing can be awaited any more
-                fork.ensure_reset()  # the request may be the parent's, which goes on with it
+                fork.current()  # the request may be the parent's, which goes on with it
                 raise
             except BaseException as error:
                 if steps.gi_frame is None:  # type: ignore[attr-defined]

@@ -13,10 +13,14 @@ from contextlib import suppress
 from operator import attrgetter
 from queue import Empty
 
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger, warn_if_threads_stand_still
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.fork import PerProcess
+from distlock.concurrency.threads import (
+    WaitQueue,
+    start,
+    thread_logger,
+    warn_if_threads_stand_still,
+)
 
 Action = Callable[[], object]
 
@@ -48,11 +52,6 @@ class Timers:
     """The timers of a process, and the thread that calls what is due."""
 
     def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no timers and no thread: they are the parent's."""
         #: Who pops an action from here is the one who calls or cancels it.
         self._actions: dict[Timer, Action] = {}
         #: Takes the times for which the thread is to wake up; None while there is no thread.
@@ -129,5 +128,9 @@ class Timers:
         return math.inf
 
 
-_timers = Timers()
-call_after = _timers.call_after
+_timers = PerProcess(Timers)
+
+
+def call_after(seconds: float, action: Action) -> Timer:
+    """See Timers.call_after(), of this process."""
+    return _timers().call_after(seconds, action)

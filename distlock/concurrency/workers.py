@@ -14,19 +14,17 @@ from functools import partial
 from queue import Empty
 from typing import Any, Generic, TypeVar
 
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
-from distlock.concurrency.threads import start, start_for_callbacks
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import WaitQueue, start, start_for_callbacks
 
 T = TypeVar("T")
 
 #: Seconds that a thread stays for more calls.
 _LINGER = 1.0
 #: Seconds between two looks whether all calls are done.
-_SETTLE_PAUSE = 0.005
+_DRAIN_PAUSE = 0.005
 
 
 class NotDone(TimeoutError):
@@ -97,11 +95,6 @@ class WorkerThreads:
         self._limit = math.inf if limit is None else limit
         self._name = name
         self._start = start_for_callbacks if for_callbacks else start
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no threads and no calls: they are the parent's."""
         self._mutex = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._jobs: WaitQueue[ThreadCall[Any]] = WaitQueue()
@@ -150,13 +143,13 @@ class WorkerThreads:
         job.discard()
         raise NotDone(job.begun)
 
-    def settle(self, seconds: float) -> None:
+    def drain(self, seconds: float) -> None:
         """Wait until all calls are done or abandoned in line, or for so many seconds."""
         until = clock() + seconds
         while any(job.begun or not job.over for job in self._unfinished.copy()):
             if clock() >= until:
                 return
-            time.sleep(_SETTLE_PAUSE)
+            time.sleep(_DRAIN_PAUSE)
 
     def _have_enough_threads(self) -> None:
         """Start a thread, unless each call that has not ended has one already."""

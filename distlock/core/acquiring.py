@@ -9,11 +9,10 @@ from distlock.backends.background import answer_due
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
-from distlock.core.entrant import Entrant
-from distlock.core.held import HeldLease, Key
+from distlock.core.hold import Entrant, Hold
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.exceptions import LockDeadlock, LockError, LockUnavailable
-from distlock.types.lease import Claim, Lease, LockInfo, State
+from distlock.types.lease import Claim, Lease, LockInfo, LockKey, State
 
 #: Seconds between two looks at a lock that another of the same owner's name asks for.
 _FOLLOW_PAUSE = 0.05
@@ -42,19 +41,19 @@ class AcquireRequest:
     #: until when there has to be an answer (None: for as long as the backend gets for one).
     wait: bool
     deadline: float | None
-    #: the alias of the backend and the name of the lock; and the kind, unless it is a lock
-    key: Key
-    #: Where this waits in the local queue: under ``key``, or under its own name if it has one.
+    #: which lock it is
+    key: LockKey
+    #: In which lane of the local queue this waits: empty for the common one, or the owner's own.
     #: Another process may take or free a named owner's hold, and this process would not notice. So
     #: nobody waits for such a hold here, but at the backend. And a named owner does not wait here
     #: behind others, because it may hold the lock already and let them wait.
-    queue_key: Key
+    lane: str = ""
     #: its place in the local queue, once it has one
     ticket: Ticket | None = None
     #: whether the backend has been asked, and may have granted it
     asked: bool = False
     #: the hold of a task that awaits this job of an executor, which enters it
-    enters: HeldLease | None = None
+    enters: Hold | None = None
     #: whether the hold, if it was granted, has been left after an error
     undone: bool = False
 
@@ -69,7 +68,7 @@ def wait_for_turn(
     queue: LocalQueue,
     ticket: Ticket,
     enqueued: bool,
-    hold: HeldLease | None,
+    hold: Hold | None,
     until: float | None,
 ) -> Steps[bool]:
     """Wait for one's turn to ask, or until another request of the owner's name has got the lock.
@@ -80,7 +79,7 @@ def wait_for_turn(
     LockUnavailable if it does not come.
     """
     if enqueued:
-        if hold is not None and hold.named and hold.loss() is None:
+        if hold is not None and hold.named and hold.lost_error() is None:
             ticket.joined = True
         turn = ticket.turn if until is None else None
         if turn is not None and not (yield Wait(turn, clock() + _DEADLOCK_PAUSE)):
@@ -165,9 +164,11 @@ def _too_short(claim: Claim) -> LockUnavailable:
 # Entering again what this process holds already
 
 
-def refuses_reentry(hold: HeldLease, request: AcquireRequest) -> bool:
+def refuses_reentry(hold: Hold, request: AcquireRequest) -> bool:
     """Return whether the owner must not enter what it holds; LockDeadlock if it would wait."""
-    if hold.loss() is not None or not hold.refuses(request.entry):
+    inside = [entry for entry in hold.entries if not entry.until_commit]
+    may_enter = not inside or all(entry.reentrant for entry in (*inside, request.entry))
+    if may_enter or hold.loss_reason() is not None:
         return False
     if request.wait:
         site = hold.lease.claim.call_site
@@ -179,7 +180,7 @@ def refuses_reentry(hold: HeldLease, request: AcquireRequest) -> bool:
 
 
 def confirm(
-    hold: HeldLease, request: AcquireRequest, deadline: float | None
+    hold: Hold, request: AcquireRequest, deadline: float | None
 ) -> Steps[tuple[str | None, float | None]]:
     """Ask the backend for a hold before it is entered again, where this process cannot know.
 
@@ -218,7 +219,7 @@ def confirm(
     return (yield Call(hold.ask, deadline, executor=hold.backend.calls)), None
 
 
-def _may_end_too_soon(hold: HeldLease, request: AcquireRequest) -> bool:
+def _may_end_too_soon(hold: Hold, request: AcquireRequest) -> bool:
     """Return whether the hold may end before the request allows, if its holder dies."""
     at_least = request.entry.at_least
     return hold.backend.capabilities.lease_lengths and (
@@ -226,6 +227,6 @@ def _may_end_too_soon(hold: HeldLease, request: AcquireRequest) -> bool:
     )
 
 
-def _needs_lease(hold: HeldLease, request: AcquireRequest) -> bool:
+def _needs_lease(hold: Hold, request: AcquireRequest) -> bool:
     """Return whether less is left than the lease that is asked for and will not be renewed."""
     return not request.entry.renews and (request.lease or 0.0) > hold.lease.remaining

@@ -16,7 +16,7 @@ from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Call, Nested, Steps, arun, run
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.blocks import (
@@ -25,10 +25,11 @@ from distlock.core.blocks import (
     add_leave_error,
     holder_message,
     refuse_in_event_loop,
+    twins,
 )
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
-from distlock.core.held import HeldLease, Key
+from distlock.core.hold import Hold
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.until_commit import (
@@ -39,10 +40,10 @@ from distlock.core.until_commit import (
     warn_if_uncommitted,
 )
 from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockBusy, LockError
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
-from distlock.types.lease import Holder, LockInfo, Owner, State
+from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,6 +55,8 @@ class BaseLock(BlockLock):
     The owner is the current thread, or the current asyncio task.
     """
 
+    #: which of several that may have one name
+    _kind: Kind = Kind.LOCK
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
@@ -68,9 +71,7 @@ class BaseLock(BlockLock):
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
-        #: under which the manager keeps the holds: the alias, the name, and what else tells apart
-        #: locks of one name
-        self._key: Key = (using, self.name)
+        self._key = LockKey(using, self._kind, self.name)
         self._blocks = ActiveBlocks()
         self._options = options
         #: whether leaving it inside a transaction waits for the commit, once that is known
@@ -82,27 +83,6 @@ class BaseLock(BlockLock):
 
     # Taking and leaving
 
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """Take the lock; True if it is held afterwards, False if someone else has it.
-
-        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
-        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
-        that is held already is entered once more; one that was lost and not released yet raises
-        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
-        either case, and a lost lock is taken anew.
-
-        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
-        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
-        protect what is done in a transaction that is open already.
-        """
-        return self._acquire(blocking, timeout) is not None
-
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
-        return await self._aacquire(blocking, timeout) is not None
-
     @refuse_in_event_loop
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
         """See acquire(); return who has it now, None for False."""
@@ -112,10 +92,8 @@ class BaseLock(BlockLock):
         self._until_commit = (self._options.release or backend.settings.release) == COMMIT
         if self._until_commit:
             refuse_unsafe_transactions(self._key, self._current_owner)
-        request = self._options.request(
-            backend, self.name, self, self.claim_nonce, blocking, timeout, began
-        )
-        return request.claim.owner if run(manager.acquire(request)) else self._refused(request)
+        request = self._options.request(backend, self, blocking, timeout, began)
+        return request.claim.owner if run(manager().acquire(request)) else self._refused(request)
 
     async def _aacquire(
         self, blocking: bool | None = None, timeout: float | None = None
@@ -123,10 +101,8 @@ class BaseLock(BlockLock):
         refuse_reentry()
         began = clock()
         backend = locks[self.using]
-        request = self._options.request(
-            backend, self.name, self, self.claim_nonce, blocking, timeout, began
-        )
-        is_held = await arun(manager.acquire(request))
+        request = self._options.request(backend, self, blocking, timeout, began)
+        is_held = await arun(manager().acquire(request))
         return request.claim.owner if is_held else self._refused(request)
 
     @refuse_in_event_loop
@@ -141,14 +117,14 @@ class BaseLock(BlockLock):
         reached again, or when its lease ends.
         """
         if must_leave_elsewhere():
-            manager.release_soon(self._key, self._current_owner, self)
+            manager().release_soon(self._key, self._current_owner, self)
         else:
             self._leave(self._current_owner)
 
     async def arelease(self) -> None:
         """See release()."""
         refuse_reentry()
-        await arun(manager.release(self._key, self._current_owner, self))
+        await arun(manager().release(self._key, self._current_owner, self))
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the lock anew.
@@ -158,15 +134,6 @@ class BaseLock(BlockLock):
         return decorate(function, [self.name], self._named, self._options)
 
     # Knowing
-
-    @property
-    def held(self) -> bool:
-        """Whether the current thread or task holds the lock, by what this process knows."""
-        try:
-            self.check()
-        except (LockNotHeld, LockLost):
-            return False
-        return True
 
     @property
     def token(self) -> int:
@@ -188,72 +155,51 @@ class BaseLock(BlockLock):
         """Raise LockNotHeld or LockLost unless the lock is held. Asks no backend."""
         _ = self._hold
 
-    @refuse_in_event_loop
-    def verify(self) -> None:
+    def _verifying(self) -> Steps[None]:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
-        refuse_reentry()
         hold = self._hold
-        self._verified(hold, hold.ask())
+        if reason := (yield Call(hold.ask, executor=hold.backend.calls)):
+            manager().renewer.lose(hold, reason)
+        self.check()
 
-    async def averify(self) -> None:
-        """See verify()."""
-        refuse_reentry()
-        hold = self._hold
-        self._verified(hold, await hold.backend.calls.run(hold.ask))
+    verify, averify = twins("verify", _verifying)
 
-    @refuse_in_event_loop
-    def locked(self) -> bool:
+    def _looking(self) -> Steps[bool]:
         """Return whether anyone holds the lock now; a moment later it may be otherwise."""
-        refuse_reentry()
-        return self._inspect().state is State.HELD
+        info: LockInfo = yield Call(self._inspect, executor=self._backend.calls)
+        return info.state is State.HELD
 
-    async def alocked(self) -> bool:
-        """See locked()."""
-        refuse_reentry()
-        return (await self._backend.calls.run(self._inspect)).state is State.HELD
+    locked, alocked = twins("locked", _looking)
 
-    @refuse_in_event_loop
-    def info(self) -> LockInfo:
+    def _reporting(self) -> Steps[LockInfo]:
         """Return who holds the lock, since when and until when, and who waits where known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
         as of at most five seconds ago.
         """
-        refuse_reentry()
-        return self._info()
+        return (yield Call(self._info, executor=self._backend.calls))  # type: ignore[no-any-return]
 
-    async def ainfo(self) -> LockInfo:
-        """See info()."""
-        refuse_reentry()
-        return await self._backend.calls.run(self._info)
+    info, ainfo = twins("info", _reporting)
 
     # Breaking
 
-    @refuse_in_event_loop
-    def force_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
+    def _breaking(self, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Break exactly the hold that has this token; False if it is no longer the one.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
         that is not said.
         """
-        refuse_reentry()
-        lease = self._backend.force_release(self._backend_name, checked_token(token))
-        if lease is not None:
-            send_event(lock_broken, self._backend, lease)
-            record_break(self._backend, lease, reason, who)
-        return lease is not None
-
-    async def aforce_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
-        """See force_release()."""
-        refuse_reentry()
         backend = self._backend
-        breaking = partial(backend.force_release, self._backend_name, checked_token(token))
-        lease = await backend.calls.run(breaking)
+        ask = partial(backend.force_release, self._key.backend_name, checked_token(token))
+        lease: Lease | None = yield Call(ask, executor=backend.calls)
         if lease is not None:
-            await asend_event(lock_broken, backend, lease)
+            told = lock_broken, backend, lease
+            yield Nested(partial(send_event, *told), partial(asend_event, *told))
             record_break(backend, lease, reason, who)
         return lease is not None
+
+    force_release, aforce_release = twins("force_release", _breaking)
 
     # Inside
 
@@ -262,21 +208,16 @@ class BaseLock(BlockLock):
         return locks[self.using]
 
     @property
-    def _backend_name(self) -> str:
-        """What the backend calls it."""
-        return self.name
-
-    @property
     def _current_owner(self) -> Owner:
         return current_actor(self._options.owner).owner
 
     @property
-    def _hold(self) -> HeldLease:
-        return manager.hold(self._key, self._current_owner)
+    def _hold(self) -> Hold:
+        return manager().holds.hold(self._key, self._current_owner)
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
         """Return the nonce of an owner's hold, lost or not, and how often the owner is in it."""
-        hold = manager.find(self._key, owner)
+        hold = manager().holds.find(self._key, owner)
         return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
     def _entered_here(self) -> tuple[str, int]:
@@ -295,7 +236,7 @@ class BaseLock(BlockLock):
         """Leave once in this thread; where that is wanted, its open transactions enter before."""
         if self._until_commit or (self._until_commit is None and self._is_until_commit):
             leave_until_commit(self._key, owner, self, self._options, warns)
-        elif run(manager.release(self._key, owner, self)) and warns:
+        elif run(manager().release(self._key, owner, self)) and warns:
             warn_if_uncommitted(self._key)
 
     def _keep_until_commit(self, owner: Owner) -> None:
@@ -307,35 +248,28 @@ class BaseLock(BlockLock):
 
     def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
         """Return the steps of acquire(), with the time limit of AcquireRequest."""
-        request = self._options.request(
-            locks[self.using], self.name, self, self.claim_nonce, blocking=wait
-        )
+        request = self._options.request(locks[self.using], self, blocking=wait)
         request.deadline = deadline
-        is_held: bool = yield from manager.acquire(request)
+        is_held: bool = yield from manager().acquire(request)
         return is_held or self._refused(request) is not None
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
-        return manager.release(self._key, owner, self, deadline)
-
-    def _verified(self, hold: HeldLease, gone: str | None) -> None:
-        if gone:
-            manager.lose(hold, gone)
-        self.check()
+        return manager().release(self._key, owner, self, deadline)
 
     def _inspect(self, deadline: float | None = None) -> LockInfo:
-        return self._backend.inspect(self._backend_name, deadline)
+        return self._backend.inspect(self._key.backend_name, deadline)
 
     def _info(self, deadline: float | None = None) -> LockInfo:
         """Return what the backend knows, and who waits behind the waiters and holders it knows."""
         info = self._inspect(deadline)
-        crowds = Crowds.read(self._backend, manager.queue, deadline)
-        return crowds.added_to(info, manager.waiting(self._key))
+        crowds = Crowds.read(self._backend, manager().queue, deadline)
+        return crowds.added_to(info, manager().queue.waiting(self._key))
 
     def _named(self, name: str) -> Self:
         lock = copy(self)
         lock.name, lock.name_is_filled_in = checked_name(name), True
-        lock._key = (self.using, lock.name, *self._key[2:])
+        lock._key = self._key._replace(name=lock.name)
         lock._blocks = ActiveBlocks()
         return lock
 
@@ -349,7 +283,7 @@ class BaseLock(BlockLock):
     ) -> None:
         try:
             if soon:
-                manager.release_soon(self._key, owner, self)
+                manager().release_soon(self._key, owner, self)
             else:
                 self._leave(owner, warns=is_here)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
@@ -361,10 +295,10 @@ class BaseLock(BlockLock):
     async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
         try:
             if soon:
-                manager.release_soon(self._key, owner, self)
+                manager().release_soon(self._key, owner, self)
             else:
                 refuse_reentry()
-                await arun(manager.release(self._key, owner, self))
+                await arun(manager().release(self._key, owner, self))
         except (LockError, Warning) as error:
             if exc is None or isinstance(error, BodyEnded):
                 raise
@@ -377,7 +311,7 @@ class BaseLock(BlockLock):
 
     def _holder(self) -> Holder | None:
         """Return who has the lock by what this process knows, or by what its backend has said."""
-        hold = manager.holder(self._key)
+        hold = manager().holder(self._key)
         return self._refused_by if hold is None else hold.info().holders[0]
 
     def _holder_message(self, holder: Holder | None) -> str:

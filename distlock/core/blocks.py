@@ -1,7 +1,7 @@
 """The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``.
 
-And what such objects need beside them: whose block ends, who is in the way, and the refusal to
-block an event loop.
+And what such objects need beside them: whose block ends, who is in the way, the refusal to block an
+event loop, and methods that are written once for threads and tasks.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from collections.abc import Callable, Coroutine
 from keyword import iskeyword
 from threading import get_ident
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.concurrency import fork
-from distlock.concurrency.reentry import must_leave_elsewhere
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
+from distlock.concurrency.steps import Steps, arun, run, run_soon
 from distlock.core.options import LockOptions
-from distlock.exceptions import LockBusy, LockError
+from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.values import escaped
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -105,6 +107,40 @@ def refuse_in_event_loop(method: F) -> F:
         return guarded(*args, **kwargs)
 
     return cast(F, inner)
+
+
+def twins(
+    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
+
+    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
+    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
+    nothing, it may be called by a destructor, see must_leave_elsewhere()::
+
+        put, aput = twins("put", _put)
+    """
+
+    owner = body.__qualname__.rpartition(".")[0]
+    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
+
+    @functools.wraps(body)
+    def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not leaves:
+            refuse_reentry()
+        elif must_leave_elsewhere():
+            run_soon(body(*args, **kwargs))
+            return None  # type: ignore[return-value]
+        return run(body(*args, **kwargs))
+
+    @functools.wraps(body)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_reentry()
+        return await arun(body(*args, **kwargs))
+
+    method.__name__, twin.__name__ = name, twin_of(name)
+    twin.__qualname__ = f"{owner}.{twin_of(name)}"
+    return refuse_in_event_loop(method), twin
 
 
 class ActiveBlocks:
@@ -202,7 +238,6 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
-        fork.ensure_reset()  # what is left may be the parent's
         if frame is None:
             frame = sys._getframe(1)
         if (owner := self._blocks.end_by_itself(frame)) is not None:
@@ -224,14 +259,40 @@ class BlockLock:
     def __aexit__(self, *exc_info: Any) -> Coroutine[Any, Any, None]:
         return self._aend_block(sys._getframe(1), exc_info[1])
 
-    # What locks do in their own way
-
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See Lock.acquire()."""
-        raise NotImplementedError
+        """Take the lock; True if it is held afterwards, False if someone else has it.
+
+        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
+        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
+        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
+        that is held already is entered once more; one that was lost and not released yet raises
+        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
+        either case, and a lost lock is taken anew.
+
+        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
+        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
+        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
+        protect what is done in a transaction that is open already.
+        """
+        return self._acquire(blocking, timeout) is not None
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
+        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        return await self._aacquire(blocking, timeout) is not None
+
+    @property
+    def held(self) -> bool:
+        """Whether the current thread or task holds it, by what this process knows."""
+        try:
+            self.check()
+        except (LockNotHeld, LockLost):
+            return False
+        return True
+
+    # What locks do in their own way
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost unless it is held. Asks no backend."""
         raise NotImplementedError
 
     @property

@@ -10,13 +10,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.core.entrant import Entrant, task_of
-from distlock.core.held import Key
+from distlock.concurrency.work import runs_the_loop, tasks_awaiting, thread_awaiting
+from distlock.core.hold import Entrant, task_of
 from distlock.exceptions import LockDeadlock
-from distlock.types.lease import Owner, Waiting
+from distlock.types.lease import LockKey, Owner, Waiting
 from distlock.types.owners import is_named
 
 
@@ -24,7 +23,9 @@ from distlock.types.owners import is_named
 class Ticket:
     """A place in the queue for one lock."""
 
-    key: Key
+    key: LockKey
+    #: empty for the common one of all owners, see AcquireRequest
+    lane: str
     owner: Owner
     #: the thread, task or piece of work that is to enter
     entry: Entrant
@@ -86,7 +87,7 @@ class LocalQueue:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._queues: dict[Key, deque[Ticket]] = {}
+        self._queues: dict[tuple[LockKey, str], deque[Ticket]] = {}
         #: By owner, and by what that is within: a thread or task waits for one turn only.
         self._waiting: dict[str, Ticket] = {}
         #: called with the alias when one begins to wait here
@@ -99,9 +100,9 @@ class LocalQueue:
         caller, and all of them without a limit: none would ever go on.
         """
         with self._mutex:
-            queue = self._queues.get(ticket.key)
+            queue = self._queues.get((ticket.key, ticket.lane))
             if queue is None:
-                queue = self._queues[ticket.key] = deque()
+                queue = self._queues[ticket.key, ticket.lane] = deque()
             elif queue:
                 if not wait:
                     return False
@@ -116,13 +117,13 @@ class LocalQueue:
             else:
                 self._call_next(queue)
         if ticket.turn is not None:
-            self.on_wait(ticket.key[0])
+            self.on_wait(ticket.key.alias)
         return True
 
     def check_deadlock(self, ticket: Ticket) -> None:
         """Raise LockDeadlock if one who waits, it was not known then, waits for itself."""
         with self._mutex:
-            queue = self._queues.get(ticket.key)
+            queue = self._queues.get((ticket.key, ticket.lane))
             if queue and not ticket.called:
                 self._detect_deadlock(ticket, queue[0])
 
@@ -134,7 +135,7 @@ class LocalQueue:
         with self._mutex:
             if ticket.turn is not None:
                 self._stop_waiting(ticket)
-            queue = self._queues.get(ticket.key)
+            queue = self._queues.get((ticket.key, ticket.lane))
             if queue is None:
                 return
             if ticket in queue:
@@ -142,15 +143,15 @@ class LocalQueue:
             if queue:
                 self._call_next(queue)
             if not queue:
-                del self._queues[ticket.key]
+                del self._queues[ticket.key, ticket.lane]
 
-    def waiting(self, key: Key) -> tuple[Waiting, ...]:
+    def waiting(self, key: LockKey) -> tuple[Waiting, ...]:
         """Return who waits for a lock here, behind another thread or task, by when they came."""
         with self._mutex:
             tickets = tuple(
                 ticket
-                for queued_for, queue in self._queues.items()
-                if queued_for[: len(key)] == key
+                for (queued_for, _), queue in self._queues.items()
+                if queued_for == key
                 for ticket in queue
                 if not ticket.called
             )
@@ -162,23 +163,23 @@ class LocalQueue:
         with self._mutex:
             queues = self._queues.values()
             keys = tuple(one.key for queue in queues for one in queue if not one.called)
-        return Counter(name for its_alias, name, *_ in keys if its_alias == alias)
+        return Counter(key.name for key in keys if key.alias == alias)
 
-    def sizes(self) -> dict[Key, int]:
-        """Return how many threads and tasks hold, ask for or wait for each lock, in all."""
+    def sizes(self) -> dict[tuple[LockKey, str], int]:
+        """Return how many threads and tasks hold, ask for or wait for each lock, by lane."""
         with self._mutex:
             return {key: len(queue) for key, queue in self._queues.items()}
 
-    def first(self, key: Key) -> Owner | None:
-        """Return whose turn it is, None if nobody is in the queue."""
+    def first(self, key: LockKey) -> Owner | None:
+        """Return whose turn it is in the common lane, None if nobody is in it."""
         with self._mutex:
-            queue = self._queues.get(key)
+            queue = self._queues.get((key, ""))
             return queue[0].owner if queue else None
 
     def call_same_owner(self, ticket: Ticket) -> None:
         """Let in all who wait under the same owner's name: the lock is now theirs as well."""
         with self._mutex:
-            queue = self._queues.get(ticket.key, deque())
+            queue = self._queues.get((ticket.key, ticket.lane), deque())
             same = (one for one in queue if one is not ticket and one.owner == ticket.owner)
             for other in tuple(same):
                 queue.remove(other)
@@ -205,7 +206,7 @@ class LocalQueue:
     def _detect_deadlock(self, ticket: Ticket, ahead: Ticket) -> None:
         if ticket.limited:
             return  # it gives up when its time is over, and can then let others go on
-        names = [ticket.key[1]]
+        names = [ticket.key.name]
         # A named owner may be in other threads too, which can free what it holds.
         # Another thread may free what a generator of this owner has left.
         while not (ahead.leaving or is_named(ahead.owner)):
@@ -217,5 +218,5 @@ class LocalQueue:
             blocked = self._waiting.get(ahead.owner.key)
             if blocked is None or blocked.limited:
                 return
-            names.append(blocked.key[1])
-            ahead = self._queues[blocked.key][0]
+            names.append(blocked.key.name)
+            ahead = self._queues[blocked.key, blocked.lane][0]

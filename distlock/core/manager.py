@@ -6,22 +6,21 @@ from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
-from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
+from distlock.concurrency.work import tasks_awaiting
 from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
-from distlock.core.entrant import Entrant, task_of
 from distlock.core.events import event
-from distlock.core.held import HeldLease, Key
-from distlock.core.local_queue import LocalQueue, Ticket
+from distlock.core.hold import Hold, task_of
+from distlock.core.local_queue import Ticket
 from distlock.core.name_template import warn_if_unfilled
-from distlock.core.registry import HeldLeases, not_held
+from distlock.core.registry import Holds, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.core.waiting_counts import counted_queue
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Lease, Owner, Waiting
+from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor
 
 #: How often, and after how many seconds, it is asked who awaits a job.
@@ -38,25 +37,21 @@ class LockManager:
     """
 
     def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing: the locks, and the thread that keeps them, are the parent's."""
         #: the threads and tasks of this process that hold locks or wait for them
         self.queue = counted_queue()
-        self._renewer = LeaseRenewer()
-        self._held = HeldLeases(self._renewer)
+        self.renewer = LeaseRenewer()
+        #: what they hold, lost or not
+        self.holds = Holds(self.renewer)
 
     # The way in
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner, began = self._held, self.queue, request.claim.owner, clock()
+        holds, queue, owner, began = self.holds, self.queue, request.claim.owner, clock()
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
-            hold = held.find(request.key, owner)
+            hold = holds.find(request.key, owner)
             if hold is None and request.entry.work is not None:
                 hold = request.enters = yield from self._hold_of_caller(request)
             if hold is not None and refuses_reentry(hold, request):
@@ -64,7 +59,7 @@ class LockManager:
             if hold is not None and (yield from self._reenter(request)):
                 return True
             limited = not request.wait or request.deadline is not None
-            ticket = Ticket(request.queue_key, owner, request.entry, limited)
+            ticket = Ticket(request.key, request.lane, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
             try:
                 try:
@@ -80,19 +75,19 @@ class LockManager:
                         continue
                     backend, leave = request.backend, partial(queue.leave, ticket)
                     set_leaving = partial(setattr, ticket, "leaving", True)
-                    hold = HeldLease(backend, lease, request.entry, leave, request.key, set_leaving)
-                    held.add(hold, hold.acquired_at - began)
+                    hold = Hold(backend, lease, request.entry, leave, request.key, set_leaving)
+                    holds.add(hold, hold.acquired_at - began)
                     if request.named:
                         queue.call_same_owner(ticket)
                     if (step := event(lock_acquired, hold)) is not None:
                         yield step
                     return True
                 except BaseException as error:
-                    self._fail(request, queue, error)
+                    self._fail(request, error)
                     raise
             except BaseException as error:  # perhaps an interrupt while the first was handled
                 if not isinstance(error, LockError) or isinstance(error, BodyEnded):
-                    self._fail(request, queue, error)
+                    self._fail(request, error)
                 raise
 
     def _wait(self, request: AcquireRequest, ticket: Ticket, enqueued: bool) -> Steps[bool]:
@@ -102,7 +97,7 @@ class LockManager:
         (``ticket.joined``); False if nobody holds it any more, and the request begins anew.
         """
         named = request.named
-        hold = self._held.find(request.key, request.claim.owner) if named else None
+        hold = self.holds.find(request.key, request.claim.owner) if named else None
         until = request.deadline if request.wait else clock()
         if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold, until)):
             request.asked = not ticket.joined
@@ -117,16 +112,16 @@ class LockManager:
         while (hold := self._entered(request)) is not None:
             gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
-                self._renewer.lose(hold, gone)
+                self.renewer.lose(hold, gone)
                 continue
             if renewed_at is not None:
-                self._renewer.extend(hold, renewed_at, hold.lease.duration)
-            if self._held.enter(hold, request.entry, request.claim.owner):
+                self.renewer.extend(hold, renewed_at, hold.lease.duration)
+            if self.holds.enter(hold, request.entry, request.claim.owner):
                 return True
             request.enters = None
         return False
 
-    def _hold_of_caller(self, request: AcquireRequest) -> Steps[HeldLease | None]:
+    def _hold_of_caller(self, request: AcquireRequest) -> Steps[Hold | None]:
         """Return the hold of a task that awaits the job of an executor which makes this request.
 
         The task cannot release it before the job has ended. It may have submitted the job just now,
@@ -135,7 +130,7 @@ class LockManager:
         work = request.entry.work
         jobs = work.futures() if work is not None else []
         for _ in range(_LOOKS if jobs else 0):
-            if not (holds := self._held.of_tasks(request.key)):
+            if not (holds := self.holds.of_tasks(request.key)):
                 return None
             tasks = [task for future in jobs for task in tasks_awaiting(future)]
             for hold in holds:
@@ -146,17 +141,17 @@ class LockManager:
             yield Sleep(_LOOK_PAUSE)
         return None
 
-    def _entered(self, request: AcquireRequest) -> HeldLease | None:
+    def _entered(self, request: AcquireRequest) -> Hold | None:
         """Return what the owner holds here, None if nothing; LockLost if it has to be left first.
 
         A named owner may come in from anywhere, and takes the lock anew.
         """
-        hold = request.enters or self._held.find(request.key, request.claim.owner)
-        if hold is None or (loss := hold.loss()) is None:
+        hold = request.enters or self.holds.find(request.key, request.claim.owner)
+        if hold is None or (loss := hold.lost_error()) is None:
             return hold
         if hold.renews and hold.alive and not hold.named:
             raise loss
-        self._renewer.lose(hold, hold.why_lost() or "")
+        self.renewer.lose(hold, hold.loss_reason() or "")
         # The thread that tells of losses may have been first, but not have come this far yet.
         hold.backend.discard_local(hold.lease)
         hold.on_end()
@@ -183,14 +178,14 @@ class LockManager:
             yield Sleep(_PAUSE)
         return True
 
-    def _is_held_here(self, key: Key) -> bool:
+    def _is_held_here(self, key: LockKey) -> bool:
         """Return whether another thread or task of this process, the first in line, holds it."""
         hold = self.holder(key)
-        return hold is not None and not hold.ended
+        return hold is not None and not hold.lost_for_good
 
-    def _fail(self, request: AcquireRequest, queue: LocalQueue, error: BaseException) -> None:
+    def _fail(self, request: AcquireRequest, error: BaseException) -> None:
         """Leave nothing behind of a request that ended with an error."""
-        if queue is not self.queue:
+        if self is not manager():
             return  # in the child of a fork: the request is the parent's
         # Interrupted, cancelled, left without an answer: it may have been granted all the same.
         unknown = request.asked and not (
@@ -200,7 +195,7 @@ class LockManager:
 
     def _abandon(self, request: AcquireRequest, unknown: bool) -> None:
         """Take back what a request was granted, or may have been, and let the next one ask."""
-        if self._held.undo(request):
+        if self.holds.undo(request):
             try:
                 if unknown:
                     request.backend.cleanup.add(request.claim)
@@ -212,11 +207,11 @@ class LockManager:
 
     def release(
         self,
-        key: Key,
+        key: LockKey,
         owner: Owner,
         lock: object,
         deadline: float | None = None,
-        hold: HeldLease | None = None,
+        hold: Hold | None = None,
     ) -> Steps[bool]:
         """Leave once, by this Lock object; True if it was the last time. See Lock.release().
 
@@ -224,17 +219,17 @@ class LockManager:
         ``hold`` is which one, if it is not to be a later one of the same owner.
         """
         if hold is None:
-            hold = self._held.find(key, owner)
+            hold = self.holds.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
             try:
-                is_last = self._held.leave(hold, lock)
+                is_last = self.holds.leave(hold, lock)
                 if is_last:
                     gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                     if gone:
-                        self._renewer.tell_loss(hold, gone)
-                        if loss := hold.loss():
+                        self.renewer.tell_loss(hold, gone)
+                        if loss := hold.lost_error():
                             raise loss
                     hold.on_end()
             except BaseException as error:
@@ -248,98 +243,63 @@ class LockManager:
             yield step
         return is_last
 
-    def release_soon(self, key: Key, owner: Owner, lock: object) -> None:
+    def release_soon(self, key: LockKey, owner: Owner, lock: object) -> None:
         """Leave once for someone who is gone, without making the caller wait.
 
         It may be the garbage collector, in a thread that has a mutex of ours.
         """
         run_soon(self.release(key, owner, lock))
 
-    def _fail_to_release(self, hold: HeldLease, error: BaseException) -> None:
+    def _fail_to_release(self, hold: Hold, error: BaseException) -> None:
         """Leave nothing behind of a hold that was left for the last time with an error."""
         if hold.count:
             return
         # A LockLost may be of another lock, whose loss ends the body that this one is left in.
         if isinstance(error, LockNotHeld):
             hold.on_end()
-        elif hold.why_lost() is None:
+        elif hold.loss_reason() is None:
             undo(error, self._free_later, hold)
         else:
             undo(error, self._discard, hold)
 
-    def _discard(self, hold: HeldLease) -> None:
+    def _discard(self, hold: Hold) -> None:
         """Free what may outlast the lease: a seat does where its session goes on for others."""
         try:
             hold.backend.discard_local(hold.lease)
         finally:
             hold.on_end()
 
-    def _free_later(self, hold: HeldLease) -> None:
-        self._held.discard(hold)
+    def _free_later(self, hold: Hold) -> None:
+        self.holds.discard(hold)
         try:
             minimum = hold.minimum_remaining
             hold.backend.cleanup.add(hold.lease.claim, hold.free if minimum else None)
         finally:  # as in _abandon()
             hold.on_end()
 
-    def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
-        """Enter a hold of this owner once more; False if it was lost or left."""
-        return self._held.enter(hold, entry, owner)
-
     # Looking
 
-    def hold(self, key: Key, owner: Owner) -> HeldLease:
-        """Return what the owner holds; raises LockNotHeld or LockLost. Asks no backend."""
-        return self._held.hold(key, owner)
-
-    def find(self, key: Key, owner: Owner) -> HeldLease | None:
-        """Return the hold of an owner, lost or not."""
-        return self._held.find(key, owner)
-
-    def holds_of(self, key: Key, owner: Owner) -> list[HeldLease]:
-        """Return all holds of an owner who may hold a lock several times, lost or not.
-
-        The keys of their owners are that of ``owner``, or one that it is within, and a number after
-        a slash. They are in the order in which they were granted.
-        """
-        start = tuple(f"{key}/" for key in owner.keys)
-        holds = (hold for hold in self._held.all() if hold.place[0] == key)
-        return [hold for hold in holds if hold.place[1].startswith(start)]
-
-    def holder(self, key: Key) -> HeldLease | None:
+    def holder(self, key: LockKey) -> Hold | None:
         """Return the hold of a thread or task of this process for which others wait here."""
         first = self.queue.first(key)
-        return None if first is None else self._held.find(key, first)
+        return None if first is None else self.holds.find(key, first)
 
-    def running(self) -> list[HeldLease]:
+    def running(self) -> list[Hold]:
         """Return what this process holds, by what it knows."""
-        return [hold for hold in self.all() if not hold.ended]
+        return [hold for hold in self.all() if not hold.lost_for_good]
 
-    def all(self, *, renewed: bool = False) -> list[HeldLease]:
+    def all(self, *, renewed: bool = False) -> list[Hold]:
         """Return all holds, those included that were lost and have not been left.
 
         ``renewed``: instead all leases that are kept alive, with those that nobody enters.
         """
-        fork.ensure_reset()
-        return self._renewer.renewed() if renewed else self._held.all()
+        return self.renewer.renewed() if renewed else self.holds.all()
 
-    def waiting(self, key: Key) -> tuple[Waiting, ...]:
-        """Return who waits for a lock in this process, behind others of it."""
-        return self.queue.waiting(key)
-
-    def lose(self, hold: HeldLease, reason: str) -> None:
-        """Note that the backend no longer knows this hold."""
-        self._renewer.lose(hold, reason)
-
-    def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
-        """Note that a hold lasts for ``seconds`` from ``sent_at`` on, unless it has ended."""
-        self._renewer.extend(hold, sent_at, seconds)
-
-    def free(self, hold: HeldLease) -> None:
+    def free(self, hold: Hold) -> None:
         """Free a hold at once, whoever is in it. For tests, see distlock.testing."""
-        self._held.discard(hold)
+        self.holds.discard(hold)
         try:
-            if not hold.ended:
+            if not hold.lost_for_good:
                 hold.backend.release(hold.lease)
         finally:
             hold.on_end()
@@ -352,35 +312,36 @@ class LockManager:
         block began to release its lock, or forgot to, does not keep it for another lease.
         """
         here = current_actor().liveness
-        for hold in self._held.all():
-            if hold.named or not hold.renews or hold.why_lost() is not None:
+        for hold in self.holds.all():
+            if hold.named or not hold.renews or hold.loss_reason() is not None:
                 continue
             if all(one.is_alive == here or not one.is_alive() for one in hold.entries):
                 self._free_later(hold)
 
-    def become_reader(self, hold: HeldLease) -> None:
+    def become_reader(self, hold: Hold) -> None:
         """Note that a writer has become a reader."""
-        with self._renewer.mutex:
+        with self.renewer.mutex:
             lease = hold.lease
             hold.lease = Lease(replace(lease.claim, seats=1), lease.token, lease.deadline)
 
     # Leases that were taken from their backend past this process's owners
 
-    def watch(self, hold: HeldLease) -> None:
+    def watch(self, hold: Hold) -> None:
         """Keep a lease alive that nobody enters."""
-        with self._renewer.mutex:
-            self._renewer.keep(hold)
+        with self.renewer.mutex:
+            self.renewer.keep(hold)
 
-    def unwatch(self, hold: HeldLease) -> None:
+    def unwatch(self, hold: Hold) -> None:
         """Keep it alive no more; it stays taken until it is released, or ends."""
-        with self._renewer.mutex:
-            self._renewer.drop(hold)
+        with self.renewer.mutex:
+            self.renewer.drop(hold)
 
 
-manager = LockManager()
+#: that of this process
+manager = fork.PerProcess(LockManager)
 
 
 @fork.at_exit
 def _free_ended() -> None:
     if not fork.children_run():  # which may work under what this process holds
-        manager.free_ended()
+        manager().free_ended()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.call_site import call_site
-from distlock.core.entrant import Entrant, OnLost
+from distlock.core.hold import Entrant, OnLost
 from distlock.exceptions import LockBusy, LockError, LockTimeout, NotSupported
 from distlock.types.arguments import (
     OnBusy,
@@ -25,8 +25,17 @@ from distlock.types.arguments import (
     checked_seconds,
     waiting_limit,
 )
-from distlock.types.lease import Claim, Holder
+from distlock.types.lease import Claim, Holder, LockKey
 from distlock.types.owners import current_actor
+
+
+class Requester(Protocol):
+    """What a request needs to know of the Lock object that makes it."""
+
+    name: str
+    #: the nonce of the claim, if it is not to have a new one
+    claim_nonce: str
+    _key: LockKey
 
 
 @dataclass(slots=True, eq=False)
@@ -109,24 +118,21 @@ class LockOptions:
     def request(
         self,
         backend: BaseBackend,
-        name: str,
-        lock: object = None,
-        nonce: str | None = None,
+        lock: Requester,
         blocking: bool | None = None,
         timeout: float | None = None,
         began: float | None = None,
     ) -> AcquireRequest:
         """Return what the current owner wants of a backend, by way of the Lock object ``lock``.
 
-        ``nonce`` names the claim, if it is not to have a new one. ``blocking`` and ``timeout`` are
-        the arguments of ``acquire()``; these options hold where they are None. ``began``: see
-        limit(). NotSupported if the backend cannot give what the options ask for; LockError in a
-        job of an executor that would end with the lock.
+        ``blocking`` and ``timeout`` are the arguments of ``acquire()``; these options hold where
+        they are None. ``began``: see limit(). NotSupported if the backend cannot give what the
+        options ask for; LockError in a job of an executor that would end with the lock.
         """
         wait, deadline = self.on_busy == "wait", None
         if blocking is not None or timeout is not None or self.timeout is not None:
             wait, deadline = self.limit(blocking, timeout, began)
-        wanted, named = self.lease, self.owner is not None
+        name, wanted, named = lock.name, self.lease, self.owner is not None
         lease = backend.settings.lease if wanted is None else checked_lease(backend, wanted)
         if named and not backend.capabilities.named_owners:
             raise NotSupported(
@@ -143,22 +149,13 @@ class LockOptions:
                 " a thread take and release it in one function"
             )
         at_least = 0.0 if self.at_least is None else float(self.at_least)
-        claim = Claim(
-            name,
-            owner,
-            lease,
-            description,
-            nonce or os.urandom(16).hex(),
-            self.renew,
-            at_least,
-            call_site=site,
-            label=label,
-        )
+        nonce, kind = lock.claim_nonce or os.urandom(16).hex(), lock._key.kind
+        claim = Claim(name, owner, lease, description, nonce, self.renew, at_least, kind)
+        claim.call_site, claim.label = site, label
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         entry.reentrant, entry.at_most = self.reentrant, self.at_most
-        key = backend.alias, name
-        queue_key = (*key, owner.key) if named else key
-        return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)
+        lane = owner.key if named else ""
+        return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, lock._key, lane)
 
     def refuse_block(self, lock: object) -> None:
         """Raise TypeError for a ``with`` block, which cannot be skipped."""

@@ -7,12 +7,11 @@ from functools import partial
 from distlock.concurrency.clock import clock
 from distlock.concurrency.work import Work
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.entrant import Entrant, task_of
 from distlock.core.events import log_unreleased
-from distlock.core.held import HeldLease, Key
+from distlock.core.hold import Entrant, Hold, task_of
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
-from distlock.types.lease import Owner
+from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import current_actor, current_liveness
 
 #: Lost holds that nobody will leave are cleared out when there are more holds than this; the limit
@@ -23,18 +22,18 @@ _MOST_LOST = 64
 _REMEMBERED = 3600.0
 
 
-class HeldLeases:
+class Holds:
     """The holds of a process. A lost one stays here until it was left, or is taken anew."""
 
     def __init__(self, renewer: LeaseRenewer) -> None:
         self._renewer = renewer
         self._mutex = renewer.mutex  # shared, so that a hold and its renewal change together
-        self._holds: dict[tuple[Key, str], HeldLease] = {}
+        self._holds: dict[tuple[LockKey, str], Hold] = {}
         #: the holds of tasks that jobs have entered which these tasks await, by lock and job
-        self._entered_by_jobs: dict[tuple[Key, str], tuple[HeldLease, Work]] = {}
+        self._entered_by_jobs: dict[tuple[LockKey, str], tuple[Hold, Work]] = {}
         self._limit = _MOST_LOST
 
-    def find(self, key: Key, owner: Owner) -> HeldLease | None:
+    def find(self, key: LockKey, owner: Owner) -> Hold | None:
         """Return the hold of an owner, or one that it is within or has entered, lost or not."""
         hold = self._holds.get((key, owner.key))
         if hold is None and owner.within:
@@ -44,73 +43,84 @@ class HeldLeases:
             hold, _ = self._entered_by_jobs.get((key, owner.key), (None, None))
         return hold
 
-    def of_tasks(self, key: Key) -> list[HeldLease]:
+    def of_tasks(self, key: LockKey) -> list[Hold]:
         """Return the holds of a lock that belong to asyncio tasks."""
-        holds = (hold for hold in self.all() if hold.place[0] == key)
+        holds = (hold for hold in self.all() if hold.key == key)
         return [hold for hold in holds if any(task_of(entry) for entry in hold.entries)]
 
-    def hold(self, key: Key, owner: Owner) -> HeldLease:
-        """Return what the owner holds, as far as is known here; LockNotHeld or LockLost."""
+    def within(self, key: LockKey, owner: Owner) -> list[Hold]:
+        """Return all holds of an owner who may hold a lock several times, lost or not.
+
+        The keys of their owners are that of ``owner``, or one that it is within, and a number after
+        a slash. They are in the order in which they were granted.
+        """
+        start = tuple(f"{key}/" for key in owner.keys)
+        holds = (hold for hold in self.all() if hold.key == key)
+        return [hold for hold in holds if hold.owner_key.startswith(start)]
+
+    def hold(self, key: LockKey, owner: Owner) -> Hold:
+        """Return what the owner holds; LockNotHeld or LockLost. Asks no backend."""
         if (hold := self.find(key, owner)) is None:
             raise not_held(key, owner)
-        if loss := hold.loss():
+        if loss := hold.lost_error():
             raise loss
         if hold.earlier_entries and hold.is_only_in_earlier(current_liveness()):
             raise _lost_before(hold)
         return hold
 
-    def all(self) -> list[HeldLease]:
+    def all(self) -> list[Hold]:
         """Return all holds, those included that were lost and have not been left."""
         # Without the mutex: the garbage collector may ask for this in a thread that has it.
         return list(self._holds.copy().values())
 
-    def add(self, hold: HeldLease, waited: float) -> None:
+    def add(self, hold: Hold, waited: float) -> None:
         """Note a new hold, whose acquire took ``waited`` seconds, and keep its lease alive."""
-        place, hold.waited = hold.place, waited
+        known_by, hold.waited = (hold.key, hold.owner_key), waited
         with self._mutex:
-            if hold.named and (earlier := self._holds.get(place)):
-                hold.replace(earlier)
+            if hold.named and (earlier := self._holds.get(known_by)):
+                inside = (*earlier.earlier_entries, *earlier.entries)  # of a hold that was lost
+                hold.earlier_entries = [entry for entry in inside if entry.is_alive()]
             if len(self._holds) > self._limit:
                 self._forget_leftovers()
-            self._holds[place] = hold
+            self._holds[known_by] = hold
             self._renewer.keep(hold)
             if (entry := hold.entries[0]).work is not None:
                 self._follow(hold, entry)
 
-    def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
+    def enter(self, hold: Hold, entry: Entrant, owner: Owner) -> bool:
         """Enter once more; False if the hold was lost or left meanwhile."""
         with self._mutex:
-            if self._holds.get(hold.place) is not hold or hold.loss():
+            if not self._has(hold) or hold.lost_error():
                 return False
             hold.enter(entry)
-            if entry.until_commit and owner.within and hold.place[1] in owner.keys:
+            if entry.until_commit and owner.within and hold.owner_key in owner.keys:
                 self._give_to_thread(hold, owner)
-            if entry.work is not None and hold.place[1] not in owner.keys and not hold.named:
-                self._entered_by_jobs[hold.place[0], owner.key] = hold, entry.work
+            if entry.work is not None and hold.owner_key not in owner.keys and not hold.named:
+                self._entered_by_jobs[hold.key, owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
             if entry.work is not None:
                 self._follow(hold, entry)
             return True
 
-    def _give_to_thread(self, hold: HeldLease, owner: Owner) -> None:
+    def _give_to_thread(self, hold: Hold, owner: Owner) -> None:
         """Let every piece of work of the thread enter the hold.
 
         All of them run inside the transaction that keeps it, and would wait for that in vain.
         """
-        del self._holds[hold.place]
-        _, slash, number = hold.place[1].partition("/")  # a seat has a number
-        hold.place = hold.place[0], f"{owner.within[-1]}{slash}{number}"
-        self._holds[hold.place] = hold
+        del self._holds[hold.key, hold.owner_key]
+        _, slash, number = hold.owner_key.partition("/")  # a seat has a number
+        hold.owner_key = f"{owner.within[-1]}{slash}{number}"
+        self._holds[hold.key, hold.owner_key] = hold
 
-    def _follow(self, hold: HeldLease, entry: Entrant) -> None:
+    def _follow(self, hold: Hold, entry: Entrant) -> None:
         """See to it that the end of a piece of work does not leave the hold to its successors."""
         if entry.work and entry.renews and not hold.named:
             entry.work.add(hold, partial(self._end_work, hold))
 
-    def _end_work(self, hold: HeldLease, work: Work) -> None:
+    def _end_work(self, hold: Hold, work: Work) -> None:
         """Take a piece of work that has ended out of a hold that it did not release."""
         with self._mutex:
-            if self._holds.get(hold.place) is not hold or hold.ended or hold.orphaned:
+            if not self._has(hold) or hold.lost_for_good or hold.orphaned:
                 return
             left = tuple(one for one in hold.entries if one.work is work and one.renews)
             if not left:
@@ -119,15 +129,15 @@ class HeldLeases:
             self._forget_jobs(hold)
         log_unreleased(hold, left[-1].call_site)
 
-    def leave(self, hold: HeldLease, lock: object) -> bool:
+    def leave(self, hold: Hold, lock: object) -> bool:
         """Leave once, by this Lock object; True if that was the last time.
 
         Then the backend has to free the lock. See Lock.release() for the errors.
         """
-        place = hold.place
+        known_by = hold.key, hold.owner_key
         with self._mutex:
-            if self._holds.get(place) is not hold:
-                raise not_held(place[0], hold.lease.owner)  # another thread of its name was first
+            if self._holds.get(known_by) is not hold:
+                raise not_held(hold.key, hold.lease.owner)  # another thread of its name was first
             # As a rule it was entered once, and then it does not matter who leaves.
             if hold.count > 1 or hold.earlier_entries or hold.entries[0].until_commit:
                 liveness = current_actor().liveness
@@ -135,32 +145,32 @@ class HeldLeases:
                     hold.leave_earlier(liveness)
                     raise _lost_before(hold)
                 if not hold.entered and all(entry.lock is not lock for entry in hold.entries):
-                    raise not_held(place[0], hold.lease.owner)  # it only waits for a commit
+                    raise not_held(hold.key, hold.lease.owner)  # it only waits for a commit
                 hold.leave(lock, liveness)
             else:
                 hold.count = 0
             if self._entered_by_jobs:
                 self._forget_jobs(hold)
-            reason, is_last = hold.why_lost(), hold.count == 0
+            reason, is_last = hold.loss_reason(), hold.count == 0
             if is_last:
                 hold.on_leave()
-                del self._holds[place]
+                del self._holds[known_by]
                 if (work := hold.entries[0].work) is not None:
                     work.finished(hold)
                 if reason is None:
                     self._renewer.drop(hold)
         if reason is not None:
-            loss = hold.loss()
+            loss = hold.lost_error()
             self._renewer.lose(hold, reason)
             raise loss or LockLost(reason)
         return is_last
 
-    def _forget_jobs(self, hold: HeldLease) -> None:
+    def _forget_jobs(self, hold: Hold) -> None:
         """Forget the jobs that are not in a hold any more."""
         inside = [entry.work for entry in hold.entries if hold.count]
-        for place, (entered, work) in list(self._entered_by_jobs.items()):
+        for known_by, (entered, work) in list(self._entered_by_jobs.items()):
             if entered is hold and work not in inside:
-                del self._entered_by_jobs[place]
+                del self._entered_by_jobs[known_by]
 
     def undo(self, request: AcquireRequest) -> bool:
         """Leave what a request has come to; False if others are in it by its owner's name.
@@ -180,34 +190,36 @@ class HeldLeases:
             self._discard(hold)
         return True
 
-    def discard(self, hold: HeldLease) -> None:
+    def discard(self, hold: Hold) -> None:
         """Forget a hold, and renew it no more."""
         with self._mutex:
             self._discard(hold)
 
-    def _discard(self, hold: HeldLease) -> None:
-        if self._holds.get(hold.place) is hold:
-            del self._holds[hold.place]
+    def _discard(self, hold: Hold) -> None:
+        if self._has(hold):
+            del self._holds[hold.key, hold.owner_key]
         self._renewer.drop(hold)
+
+    def _has(self, hold: Hold) -> bool:
+        return self._holds.get((hold.key, hold.owner_key)) is hold
 
     def _forget_leftovers(self) -> None:
         """Forget lost holds that nobody is expected to leave here."""
-        for place, hold in list(self._holds.items()):
-            if hold.ended and _is_left_over(hold):
-                del self._holds[place]
+        for known_by, hold in list(self._holds.items()):
+            if hold.lost_for_good and _is_left_over(hold):
+                del self._holds[known_by]
         self._limit = 2 * len(self._holds) + _MOST_LOST
 
 
-def _is_left_over(hold: HeldLease) -> bool:
+def _is_left_over(hold: Hold) -> bool:
     """Return whether nobody is expected to leave a lost hold here; a named owner does elsewhere."""
     late = clock() >= hold.lease.deadline + _REMEMBERED
     return hold.named or (late and not (hold.renews and hold.alive))
 
 
-def not_held(key: Key, owner: Owner, holder: HeldLease | None = None) -> LockNotHeld:
+def not_held(key: LockKey, owner: Owner, holder: Hold | None = None) -> LockNotHeld:
     """Return the error for an owner who does not hold a lock; another one of this process may."""
-    kind = key[2] if len(key) > 2 else "lock"
-    message = f"{kind} {key[1]!r} on {key[0]!r} is not held by {owner}"
+    message = f"{key.kind} {key.name!r} on {key.alias!r} is not held by {owner}"
     if holder is not None:
         other = holder.lease.owner
         who = "another piece of work there" if str(other) == str(owner) else str(other)
@@ -219,7 +231,7 @@ def not_held(key: Key, owner: Owner, holder: HeldLease | None = None) -> LockNot
     return LockNotHeld(message)
 
 
-def _lost_before(hold: HeldLease) -> LockLost:
+def _lost_before(hold: Hold) -> LockLost:
     return LockLost(
         f"lock {hold.lease.name!r} was lost here, and has been taken anew since (token"
         f" {hold.lease.token}) under its owner's name"

@@ -10,20 +10,20 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
+from typing import TypeAlias
 
-from distlock.backends.base import BaseBackend
+from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
-from distlock.core.events import log_unreleased, send_loss
-from distlock.core.held import BROKEN, ENDED, OVERDUE, HeldLease
-from distlock.core.renewal_steps import RenewalSteps
+from distlock.core.events import OutageLog, log_unreleased, send_loss
+from distlock.core.hold import Hold
 from distlock.exceptions import LockError
 from distlock.types.lease import RELIED_ON, Lease
 
@@ -31,6 +31,16 @@ from distlock.types.lease import RELIED_ON, Lease
 _RETRY_PART, _SHORTEST_RETRY, _LONGEST_RETRY = 1 / 30, 0.02, 1.0
 #: Callbacks are other people's code and may take their time; so many may do so at once.
 _MOST_NOTIFIERS = 32
+
+#: Leases that are renewed in one step. In one step of 10,000 all wait for the last one, and a busy
+#: machine may not do that in time; many small steps take longer than few.
+STEP = 400
+#: Threads that renew leases of one backend at once, so that a step that has no answer does not hold
+#: up the others for as long as it gets for that.
+_MOST_THREADS = 4
+
+#: Renews some leases of a backend; whether others wait for that.
+Renew: TypeAlias = Callable[[BaseBackend, Sequence[Hold], bool], object]
 
 
 class LeaseRenewer:
@@ -41,9 +51,9 @@ class LeaseRenewer:
     """
 
     def __init__(self) -> None:
-        #: protects this and HeldLeases; it is taken for moments only
+        #: protects this and Holds; it is taken for moments only
         self.mutex = threading.Lock()
-        self._running: dict[str, HeldLease] = {}
+        self._running: dict[str, Hold] = {}
         #: The one timer, and its time. A lease that is due earlier sets a new one in its place.
         self._timer: Timer | None = None
         self._wakes_at = math.inf
@@ -51,34 +61,34 @@ class LeaseRenewer:
         self._notifiers = WorkerThreads(_MOST_NOTIFIERS, "distlock-lost", for_callbacks=True)
         self._outages = OutageLog()
 
-    def keep(self, hold: HeldLease) -> None:
+    def keep(self, hold: Hold) -> None:
         """Keep a lease alive until it is dropped or lost. The caller has the mutex."""
         hold.backend.listener = self
         self._running[hold.lease.claim.nonce] = hold
         if hold.renew_at < self._wakes_at or hold.time_limit < self._wakes_at:
             self.reschedule(hold)
 
-    def renewed(self) -> list[HeldLease]:
+    def renewed(self) -> list[Hold]:
         """Return the holds that are kept."""
         return list(self._running.copy().values())
 
-    def reschedule(self, hold: HeldLease) -> None:
+    def reschedule(self, hold: Hold) -> None:
         """Note that a lease may have to be renewed earlier. The caller has the mutex."""
         if hold.lease.nonce in self._running and hold.next_check < self._wakes_at:
             self._wake_at(hold.next_check)
 
-    def drop(self, hold: HeldLease) -> None:
+    def drop(self, hold: Hold) -> None:
         """Renew a lease no more. The caller has the mutex."""
         self._running.pop(hold.lease.claim.nonce, None)
 
-    def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
+    def extend(self, hold: Hold, sent_at: float, seconds: float) -> None:
         """Note that a renewal for ``seconds``, sent at ``sent_at``, was answered with yes."""
         with self.mutex:
-            if not hold.ended:  # what is lost stays so
+            if not hold.lost_for_good:  # what is lost stays so
                 hold.extend(sent_at + seconds * RELIED_ON)
                 self.reschedule(hold)
 
-    def lose(self, hold: HeldLease, reason: str) -> None:
+    def lose(self, hold: Hold, reason: str) -> None:
         """Tell that a lease is gone; once, and not of one that was dropped."""
         with self.mutex:
             if self._running.pop(hold.lease.nonce, None) is None:
@@ -87,11 +97,11 @@ class LeaseRenewer:
         try:
             self.tell_loss(hold, reason)
         finally:
-            if reason == OVERDUE:  # the backend would keep it for the rest of its lease
+            if reason == LossReason.OVERDUE:  # the backend would keep it for the rest of its lease
                 rest = hold.minimum_remaining
                 hold.backend.cleanup.add(hold.lease.claim, hold.free if rest else None)
 
-    def tell_loss(self, hold: HeldLease, reason: str) -> None:
+    def tell_loss(self, hold: Hold, reason: str) -> None:
         """Tell that a lease is gone, also if it was dropped before; the caller does not wait."""
         hold.lost = reason
         try:
@@ -112,7 +122,7 @@ class LeaseRenewer:
         if hold := self._running.get(lease.nonce):
             self.lose(hold, reason)
 
-    def lease_abandoned(self, nonce: str) -> None:
+    def lease_orphaned(self, nonce: str) -> None:
         """Note that all who hold a lease have ended, and will not release it.
 
         The garbage collector may call this, in a thread that has our mutex.
@@ -145,15 +155,15 @@ class LeaseRenewer:
                 if first < self._wakes_at:
                     self._wake_at(first)
 
-    def _end(self, due: Sequence[HeldLease]) -> None:
+    def _end(self, due: Sequence[Hold]) -> None:
         for hold in due:
-            if (reason := hold.over()) is not None:
+            if (reason := hold.expiry_reason()) is not None:
                 try:
                     self.lose(hold, reason)
                 except Exception:  # the others must be told, and renewed, all the same
                     _log_untold(hold)
 
-    def _ask_for(self, due: Sequence[HeldLease]) -> None:
+    def _ask_for(self, due: Sequence[Hold]) -> None:
         """Ask for holds of named owners that are not renewed and will end soon."""
         batches = defaultdict(list)
         with self.mutex:
@@ -165,17 +175,17 @@ class LeaseRenewer:
             with suppress(RuntimeError):  # no more threads can be had: its end counts as a loss
                 start(self._ask, "distlock-renewal", batch)
 
-    def _warn_of_silence(self, due: Sequence[HeldLease]) -> None:
+    def _warn_of_silence(self, due: Sequence[Hold]) -> None:
         """Log it if half of a lease is over, and its renewal has had no answer."""
         silent = defaultdict(list)
         with self.mutex:
-            for hold in tuple(hold for hold in due if hold.renewing and not hold.ended):
+            for hold in tuple(hold for hold in due if hold.renewing and not hold.lost_for_good):
                 hold.warned = True
                 silent[hold.backend.alias].append(hold)
         for alias, holds in silent.items():
             self._outages.note_silence(alias, holds)
 
-    def _renew_due(self, due: Sequence[HeldLease]) -> None:
+    def _renew_due(self, due: Sequence[Hold]) -> None:
         """Renew what is due, and with it what is due soon: many leases take few statements.
 
         Leases that had no answer the last time are renewed apart from the others, so that what held
@@ -212,7 +222,7 @@ class LeaseRenewer:
 
     # On threads that may wait for a backend
 
-    def _ask(self, batch: Sequence[HeldLease]) -> None:
+    def _ask(self, batch: Sequence[Hold]) -> None:
         for hold in batch:
             try:
                 if reason := hold.ask(hold.lease.deadline):
@@ -223,9 +233,7 @@ class LeaseRenewer:
                 fields = hold.log_fields()
                 thread_logger.exception("could not ask for %r", hold.lease.name, extra=fields)
 
-    def _renew(
-        self, backend: BaseBackend, step: Sequence[HeldLease], others_wait: bool = False
-    ) -> None:
+    def _renew(self, backend: BaseBackend, step: Sequence[Hold], others_wait: bool = False) -> None:
         # Those that were left meanwhile need it no more.
         if not (batch := [hold for hold in step if hold.lease.nonce in self._running]):
             return
@@ -246,11 +254,11 @@ class LeaseRenewer:
         for hold in batch:
             answer = answers.get(hold.lease.nonce)
             if answer is False:
-                self.lose(hold, backend.known_lost(hold.lease) or BROKEN)
-            elif answer and hold.ended:
+                self.lose(hold, backend.loss_reason(hold.lease) or LossReason.GONE)
+            elif answer and hold.lost_for_good:
                 # The server renewed the lease after we had counted it as ended. Free it, or others
                 # wait for nobody.
-                self.lose(hold, hold.over() or ENDED)
+                self.lose(hold, hold.expiry_reason() or LossReason.EXPIRED)
                 with suppress(LockError):
                     if hold.minimum_remaining:
                         hold.free()
@@ -258,13 +266,13 @@ class LeaseRenewer:
                         backend.cancel(hold.lease.claim)
 
     def _note_answers(
-        self, batch: Sequence[HeldLease], answers: Mapping[str, bool], sent_at: float
+        self, batch: Sequence[Hold], answers: Mapping[str, bool], sent_at: float
     ) -> None:
         with self.mutex:
             for hold in batch:
                 hold.renewing = False
                 hold.renewal_failed = hold.lease.nonce not in answers
-                if answers.get(hold.lease.nonce) and not hold.ended:
+                if answers.get(hold.lease.nonce) and not hold.lost_for_good:
                     hold.extend(hold.lease.renewed(sent_at).deadline)
                 else:
                     retry = hold.lease.duration * _RETRY_PART
@@ -272,80 +280,72 @@ class LeaseRenewer:
                 self.reschedule(hold)
 
 
-def _send_loss(hold: HeldLease, reason: str) -> None:
+def _send_loss(hold: Hold, reason: str) -> None:
     try:
         send_loss(hold, reason)
     except Exception:  # the losses of other holds must still be reported
         _log_untold(hold)
 
 
-def _log_untold(hold: HeldLease) -> None:
+def _log_untold(hold: Hold) -> None:
     name, fields = hold.lease.name, hold.log_fields()
     thread_logger.exception("could not tell of the loss of %r", name, extra=fields)
 
 
 @dataclass(slots=True)
-class _Outage:
-    failures: int = 0
-    pause: float = 1.0
-    next_line: float = 0.0
-    last: float = 0.0
+class _RenewalLine:
+    """Leases that are due, the nearest to its end last, and how many threads renew them."""
+
+    holds: list[Hold] = field(default_factory=list)
+    threads: int = 0
 
 
-class OutageLog:
-    """A line when renewals of a backend begin to fail, ever rarer ones while they do, one at last.
+class RenewalSteps:
+    """The leases of all backends that are due. Each backend has threads of its own for them."""
 
-    Renewals are tried again several times a second where leases are short. The fields of a record
-    are those of the hold whose lease ends first.
-    """
+    def __init__(self, renew: Renew) -> None:
+        self._renew = renew
+        self._mutex = threading.Lock()
+        self._lines: dict[tuple[BaseBackend, bool], _RenewalLine] = {}
 
-    #: The longest time between two lines, in seconds.
-    LONGEST_PAUSE = 60.0
+    def add(self, backend: BaseBackend, apart: bool, holds: Sequence[Hold]) -> None:
+        """Renew leases soon; ``apart`` from others of the backend, by threads of their own.
 
-    def __init__(self) -> None:
-        self._outages: dict[str, _Outage] = {}
+        If no thread can be had for them, raises what start() raises, and they are not renewed.
+        """
+        key = backend, apart
+        with self._mutex:
+            line = self._lines.setdefault(key, _RenewalLine())
+            line.holds = sorted(
+                [*line.holds, *holds], key=attrgetter("lease.deadline"), reverse=True
+            )
+            # Those there are may be waiting for an answer.
+            steps = -(-len(line.holds) // STEP)
+            most = min(line.threads + steps, _MOST_THREADS)
+            while line.threads < most:
+                try:
+                    start(partial(self._work, key, line), "distlock-renewal")
+                except Exception:  # RuntimeError or MemoryError: no thread can be started
+                    if line.threads:
+                        return  # those there are will do it
+                    del self._lines[key]
+                    raise
+                line.threads += 1
 
-    def note_failure(self, alias: str, error: Exception, holds: Sequence[HeldLease]) -> None:
-        """Log a renewal that failed, unless a line of the same outage was written just before."""
-        now = clock()
-        outage = self._outages.get(alias)
-        if outage is None or now - outage.last > 2 * self.LONGEST_PAUSE:
-            # Nothing was renewed in between: what was to be renewed had been lost or left.
-            outage = self._outages[alias] = _Outage()
-        outage.failures += 1
-        outage.last = now
-        if now < outage.next_line:
-            return
-        outage.next_line = now + outage.pause
-        outage.pause = min(2 * outage.pause, self.LONGEST_PAUSE)
-        times = f" {outage.failures} times" if outage.failures > 1 else ""
-        text, fields = "renewal on %r failed%s, will try again: %s", _first(holds).log_fields()
-        thread_logger.warning(text, alias, times, error, extra=fields)
-
-    def note_silence(self, alias: str, holds: Sequence[HeldLease]) -> None:
-        """Log that renewals have had no answer for half of their lease, once in an outage."""
-        now, outage = clock(), self._outages.get(alias)
-        if outage is not None and now - outage.last <= 2 * self.LONGEST_PAUSE:
-            return
-        self._outages[alias] = _Outage(last=now)
-        first = _first(holds)
-        thread_logger.warning(
-            "renewal on %r has had no answer yet for %d of its leases, half of which is over;"
-            " the first to end is that of %s %r, in %.3g s",
-            alias,
-            len(holds),
-            first.lease.claim.kind,
-            first.lease.name,
-            first.lease.remaining,
-            extra=first.log_fields(),
-        )
-
-    def note_success(self, alias: str, holds: Sequence[HeldLease]) -> None:
-        """Log a renewal that had an answer, if the last one had none."""
-        if outage := self._outages.pop(alias, None):
-            text, fields = "renewal on %r works again, failures: %d", _first(holds).log_fields()
-            thread_logger.warning(text, alias, outage.failures, extra=fields)
-
-
-def _first(holds: Sequence[HeldLease]) -> HeldLease:
-    return min(holds, key=attrgetter("lease.deadline"))
+    def _work(self, key: tuple[BaseBackend, bool], line: _RenewalLine) -> None:
+        backend, _ = key
+        while True:
+            with self._mutex:
+                step = line.holds[-STEP:]
+                del line.holds[-STEP:]
+                if not step:
+                    line.threads -= 1
+                    if not line.threads:
+                        del self._lines[key]
+                    return
+                others_wait = bool(line.holds)
+            try:
+                self._renew(backend, step, others_wait)
+            except Exception:  # the others must be renewed all the same
+                fields = step[-1].log_fields()  # its lease ends first
+                thread_logger.exception("a renewal on %r failed", backend.alias, extra=fields)

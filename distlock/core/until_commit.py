@@ -36,8 +36,7 @@ from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.core.call_site import callers_level
-from distlock.core.entrant import Entrant
-from distlock.core.held import HeldLease, Key
+from distlock.core.hold import Entrant, Hold
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.exceptions import (
@@ -48,7 +47,7 @@ from distlock.exceptions import (
     ReleasedInTransaction,
 )
 from distlock.types.arguments import Release
-from distlock.types.lease import Kind, Owner
+from distlock.types.lease import Kind, LockKey, Owner
 
 logger = logging.getLogger("distlock")
 
@@ -58,18 +57,17 @@ COMMIT: Release = "commit"
 _AT_EXIT = 2.0
 
 
-def refuse_unsafe_transactions(key: Key, owner: Owner) -> None:
+def refuse_unsafe_transactions(key: LockKey, owner: Owner) -> None:
     """Raise LockError where keeping a lock until the commit would not protect what is done.
 
     That is where an open transaction may have read what is older than the lock, and where
     autocommit is off, so that nobody can tell when a transaction ends. Nothing is taken yet.
     """
-    hold = manager.find(key, owner)
-    if hold is not None and not hold.ended:
+    hold = manager().holds.find(key, owner)
+    if hold is not None and not hold.lost_for_good:
         return  # it is entered once more
-    kind = key[2] if len(key) > 2 else Kind.LOCK
-    lock = f"{kind} {key[1]!r}: release='commit'"
-    instead = " or begin the transaction with lock.atomic()" if kind is Kind.LOCK else ""
+    lock = f"{key.kind} {key.name!r}: release='commit'"
+    instead = " or begin the transaction with lock.atomic()" if key.kind is Kind.LOCK else ""
     for connection in without_autocommit():
         raise LockError(
             f"{lock} needs autocommit on {connection.alias!r}, which is switched off: nobody could"
@@ -92,23 +90,23 @@ def refuse_unsafe_transactions(key: Key, owner: Owner) -> None:
 
 
 def leave_until_commit(
-    key: Key, owner: Owner, lock: object, options: LockOptions, warns: bool
+    key: LockKey, owner: Owner, lock: object, options: LockOptions, warns: bool
 ) -> None:
     """Leave a lock once in this thread, after its open transactions have entered it."""
-    hold = manager.find(key, owner)  # which is the thread's afterwards
+    hold = manager().holds.find(key, owner)  # which is the thread's afterwards
     try:
         keep_until_commit(key, owner, options)
     finally:  # also after an interrupt
-        if run(manager.release(key, owner, lock, hold=hold)) and warns:
+        if run(manager().release(key, owner, lock, hold=hold)) and warns:
             warn_if_uncommitted(key, until_commit=True)
 
 
-def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:
+def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
     """Let the open transactions of this thread enter a hold that is about to be left.
 
     It does nothing where none is open, and where the lock is freed by the transaction itself.
     """
-    hold = manager.find(key, owner)
+    hold = manager().holds.find(key, owner)
     connections = open_transactions()
     if hold is None or not connections:
         return  # who does not hold it learns that from leaving it
@@ -121,7 +119,7 @@ def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:
             if same_terms:
                 return
     transactions = OpenTransactions(hold, connections)
-    manager.enter(
+    manager().holds.enter(
         hold,
         Entrant(
             transactions.is_open,
@@ -142,7 +140,7 @@ def _frees_itself(backend: BaseBackend, connection: Any) -> bool:
 class OpenTransactions:
     """The open transactions of one thread that keep a hold, which they have entered."""
 
-    def __init__(self, hold: HeldLease, connections: Collection[Any]) -> None:
+    def __init__(self, hold: Hold, connections: Collection[Any]) -> None:
         self._hold = hold
         self._thread = weakref.ref(threading.current_thread())
         #: the connections whose transaction is open, by their ids; they may end with their thread
@@ -186,7 +184,7 @@ class OpenTransactions:
         if all(entry.lock is not self for entry in hold.entries):
             return  # it was interrupted before it had entered
         try:
-            run(manager.release(hold.place[0], hold.lease.owner, self, hold=hold))
+            run(manager().release(hold.key, hold.lease.owner, self, hold=hold))
         except LockNotHeld:
             pass  # it was taken anew, or freed by a test
         except LockUnavailable as error:
@@ -208,7 +206,7 @@ _leaving: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 @atexit.register
-def _settle() -> None:
+def _join_leaving() -> None:
     """Let the end of the process wait for them, for a moment: else a lock stays for its lease."""
     until = clock() + _AT_EXIT
     for thread in list(_leaving):
@@ -216,7 +214,7 @@ def _settle() -> None:
             thread.join(left(until, math.inf))
 
 
-def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
+def warn_if_uncommitted(key: LockKey, until_commit: bool = False) -> None:
     """Warn if a transaction of this thread is open, other than the one around a test case.
 
     The next holder would not see what was written under the lock, which has this key, until that
@@ -236,14 +234,12 @@ def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
         if until_commit and connection.in_atomic_block and connection.commit_on_exit:
             continue
         if _has_open_transaction(connection):
-            _, name, *kinds = key
-            kind = kinds[0] if kinds else Kind.LOCK
-            instead = ", or `with lock.atomic():`" if kind is Kind.LOCK else ""
+            instead = ", or `with lock.atomic():`" if key.kind is Kind.LOCK else ""
             keep = "" if until_commit else ', or use release="commit"'
             warnings.warn(
-                f"{kind} {name!r} was released inside a transaction on {connection.alias!r} that is"
-                " still open: the next holder cannot see its changes yet. Release it after the"
-                f" transaction{keep}{instead}.",
+                f"{key.kind} {key.name!r} was released inside a transaction on"
+                f" {connection.alias!r} that is still open: the next holder cannot see its changes"
+                f" yet. Release it after the transaction{keep}{instead}.",
                 ReleasedInTransaction,
                 stacklevel=callers_level(),
             )

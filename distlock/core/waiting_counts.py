@@ -44,7 +44,8 @@ class WaitingCounts:
 
     def __init__(self, queue: LocalQueue) -> None:
         self._queue, self._key = queue, new_nonce()
-        #: by alias, until when the next write should have begun; later, it is taken for lost
+        #: By alias, until when the next write should have begun; later, it is taken for lost. It
+        #: also tells that write from those of other threads that have scheduled one, too.
         self._scheduled_until: dict[str, float] = {}
         self._sessions: WeakKeyDictionary[BaseBackend, ProcessSession] = WeakKeyDictionary()
         #: what the record in a backend says, and the id of the session that it is bound to
@@ -57,26 +58,34 @@ class WaitingCounts:
             self._schedule(alias, _FIRST)
 
     def _schedule(self, alias: str, seconds: float) -> None:
-        with suppress(RuntimeError):  # no more threads can be had: one who waits later retries
-            call_after(seconds, lambda: start(self._run, "distlock-waiting", alias))
-            self._scheduled_until[alias] = clock() + seconds + _LASTS
+        until = self._scheduled_until[alias] = clock() + seconds + _LASTS
+        try:
+            call_after(seconds, lambda: start(self._run, "distlock-waiting", alias, until))
+        except RuntimeError:  # no more threads can be had: one who waits later retries
+            self._scheduled_until[alias] = 0.0
 
-    def _run(self, alias: str) -> None:
+    def _run(self, alias: str, until: float) -> None:
         """Write on a thread of its own: timers, and other backends, must not wait for this one."""
+        if until != self._scheduled_until[alias]:
+            return
         numbers = dict(self._queue.behind(alias).most_common(_MOST_LOCKS))
         backend = next((made for made in locks.made() if made.alias == alias), None)
-        try:
-            if backend is not None and backend.capabilities.waiters:  # else nobody would read it
-                self._write(backend, numbers)
-        except Exception as error:  # the next write comes soon
-            thread_logger.debug("DISTLOCK[%r]: numbers of waiters not written: %s", alias, error)
-        if not numbers and backend not in self._said:
+        if numbers or backend in self._said:
+            try:
+                if backend is not None:
+                    self._write(backend, numbers)
+            except Exception as error:  # the next write comes soon
+                text = "DISTLOCK[%r]: numbers of waiters not written: %s"
+                thread_logger.debug(text, alias, error)
+            self._schedule(alias, PERIOD)
+        else:
             self._scheduled_until[alias] = 0.0  # who comes from now on schedules a write
-            if not self._queue.behind(alias):
-                return
-        self._schedule(alias, PERIOD)
+            if self._queue.behind(alias):
+                self.note(alias)
 
     def _write(self, backend: BaseBackend, numbers: Mapping[str, int]) -> None:
+        if not backend.capabilities.waiters:  # nobody would read it
+            return
         if numbers:
             if backend not in self._sessions:
                 self._sessions[backend] = ProcessSession(backend.store, _LASTS)

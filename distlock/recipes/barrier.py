@@ -31,9 +31,10 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Nested, Steps
 from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_callback, checked_count
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
@@ -67,7 +68,7 @@ class Generation:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         record = snapshot.records.get(GENERATION)
-        self.same = snapshot.as_found(GENERATION)
+        self.same = snapshot.unchanged(GENERATION)
         self.said: dict[str, Any] = record.value if record else _NONE
         self.parties: int | None = self.said["parties"]
         self.present = {party.created: party for party in Seats(snapshot).holders}
@@ -242,36 +243,45 @@ class BaseBarrier(Recipe):
                 deadline, grace = deadline + grace, 0.0
             is_over = deadline is not None and clock() >= deadline
             is_late = bool(now.full) and not is_party  # others are in it, and it waits for the next
-            seen = set() if is_late else set(now.full) or seen.union(now.arrived)
-            plan = None
             if is_late and is_over:
                 party.leave_soon()
                 raise self._error("others were in it, and this party waited for too long")
+            seen = set() if is_late else set(now.full) or seen.union(now.arrived)
             if gone := {one for one in seen - now.present.keys() if one > now.since}:
                 plan = now.say(broken=f"{len(gone)} of its parties had gone")
             elif is_party and {*now.full} - {token} <= now.ready:
                 if is_last and action is not None:
-                    try:
-                        yield Nested(action, partial(asyncio.to_thread, action))
-                    except BrokenBarrierError as error:  # of another one: this one is not broken
-                        undo(error, self._give_up, party, error)
-                        raise
+                    yield from self._run_action(action, party)
                     action = None
                 plan = now.let_pass()
             elif not now.full and now.arrived.index(token) + 1 == now.parties:
                 plan = now.say(full=now.arrived[: now.parties])
             elif is_over:
                 plan = now.say(broken=f"{current_owner()} waited for too long")
-            if plan is not None:  # if it has been changed since this look, the next one tells
-                ask = partial(self._store.apply, self._directory, plan.changes, plan.conditions)
-                yield from self._patiently(partial(self._ask, ask), deadline)
+            else:
+                # The last one says so by letting all pass, after its action: no other one can.
+                if is_party and token not in now.ready and not (is_last and action):
+                    yield from self._say_ready(party, deadline)
+                key = None if is_last or token == now.arrived[0] else GENERATION
+                yield from self._wait_for_change(now.snapshot, deadline, key)
                 continue
-            # The last one says so by letting all pass, after its action: no other one can before.
-            if is_party and token not in now.ready and not (is_last and action):
-                with suppress(LockUnavailable, LockLost):  # the next look tells
-                    yield from party.updating({"ready": True}, deadline=deadline)
-            key = None if is_last or token == now.arrived[0] else GENERATION
-            yield from self._wait_for_change(now.snapshot, deadline, key)
+            yield from self._say(plan, deadline)
+
+    def _run_action(self, action: Callable[[], object], party: Membership) -> Steps[None]:
+        try:
+            yield Nested(action, partial(asyncio.to_thread, action))
+        except BrokenBarrierError as error:  # of another one: this one is not broken
+            undo(error, self._give_up, party, error)
+            raise
+
+    def _say_ready(self, party: Membership, deadline: float | None) -> Steps[None]:
+        with suppress(LockUnavailable, LockLost):  # the next look tells
+            yield from party.updating({"ready": True}, deadline=deadline)
+
+    def _say(self, plan: Plan, deadline: float | None) -> Steps[None]:
+        """Make a change; if others were faster, the next look tells."""
+        ask = partial(self._store.apply, self._directory, plan.changes, plan.conditions)
+        yield from self._patiently(partial(self._ask, ask), deadline)
 
     def _give_up(self, party: Membership, error: BaseException) -> None:
         """Leave in the background, and break the generation of the party in the same change."""

@@ -11,13 +11,12 @@ from typing import Any
 from weakref import ref
 
 from distlock.backends.recipe_records import Decide
-from distlock.backends.seats import directory_of
 from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
 from distlock.concurrency.threads import undo
-from distlock.core.entrant import OnLost
+from distlock.core.hold import OnLost
 from distlock.core.manager import manager
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.lock import Lock
@@ -25,7 +24,7 @@ from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Or
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Kind, Lease, LockInfo, Owner, State
+from distlock.types.lease import Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import new_owner
 
 #: Seconds between two attempts to ask a backend that does not answer.
@@ -50,10 +49,10 @@ class LeaderLock(Lock):
     def taking(self, seconds: float) -> Steps[bool]:
         """Take it for the candidate; False if another one has it for so long. 0: try it once."""
         terms: dict[str, Any] = {"timeout": seconds} if seconds else {"blocking": False}
-        request = self._options.request(self._backend, self.name, self, **terms)
+        request = self._options.request(self._backend, self, **terms)
         request.claim = replace(request.claim, owner=self.owner)
         request.entry.is_alive, request.entry.work = self._is_alive, None
-        return manager.acquire(request)
+        return manager().acquire(request)
 
 
 class Candidacy:
@@ -157,7 +156,7 @@ class Candidacy:
                 self.lease = lease
                 self.lock.check()  # nobody was told if it was lost before that
                 beside = Directory(self._election.name, self._election.using)
-                self._orders = Watch(partial(Orders, beside), self._obey)
+                self._orders = Watch(partial(Orders, beside), self._obey, goes_on=False)
                 return True
         self.lease = None
         if begun:  # who resigned meanwhile did not know of the term
@@ -188,7 +187,7 @@ class Candidacy:
     def leave_soon(self) -> None:
         """Stand and lead no more, without waiting for that. It may be repeated."""
         self._membership.leave_soon(self.stop())
-        manager.release_soon(self.lock._key, self.lock.owner, self.lock)
+        manager().release_soon(self.lock._key, self.lock.owner, self.lock)
 
     def stop(self) -> Decide:
         """Stop what goes on; return the plan that writes down why it ends, as things are now."""
@@ -210,8 +209,8 @@ class Candidacy:
         if Candidates(snapshot).is_recalled(self._said["name"], lease.token):
             why = f"the leader of term {lease.token} was asked to step down"
             self._recalled = f"{self._election!r}: {why}"
-            if hold := manager.find(self.lock._key, self.lock.owner):
-                hold.orphaned = True  # it is renewed no more
+            if hold := manager().holds.find(self.lock._key, self.lock.owner):
+                hold.renewal_stopped = True
             if self._on_lost is not None:
                 self._on_lost(lease)
 
@@ -272,8 +271,8 @@ def _goes_on(known: ref[Candidacy]) -> bool:
 
 def leads_here(election: str, using: str) -> bool:
     """Return whether a candidate of this process leads an election. Asks no backend."""
-    place = using, directory_of(Kind.ELECTION, election)
-    inside = [entry.lock for hold in manager.running() for entry in hold.entries]
+    place = using, LockKey(using, Kind.ELECTION, election).directory
+    inside = [entry.lock for hold in manager().running() for entry in hold.entries]
     own = [one for one in inside if isinstance(one, LeaderLock) and (one.using, one.name) == place]
     return any(one.leading for lock in own if (one := lock.candidacy()))
 

@@ -179,7 +179,7 @@ class Candidates:
     def joining(self, order: str, said: Mapping[str, Any], election: str) -> Plan:
         """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
         if self._orders.get("order") == order:
-            return Plan([], [self._found.as_found(ORDERS)], members=[said])
+            return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
                 f"order={order!r}: {election} has order={self.order!r} for those who stand now;"
@@ -190,7 +190,7 @@ class Candidates:
     def ordering(self, **orders: Any) -> Plan:
         """Return the plan that changes what people want."""
         put = _put(ORDERS, **{"order": self.order, **self._orders, **orders})
-        return Plan([put], [self._found.as_found(ORDERS)], True)
+        return Plan([put], [self._found.unchanged(ORDERS)], True)
 
     def appointing(self, wanted: Candidate | str | None, election: object) -> Plan:
         """Return the plan that appoints a candidate, or nobody; LockError if it does not stand."""
@@ -221,7 +221,7 @@ class Candidates:
         here = Exists(self._records[new.owner].key)
         gone = [Delete(record.key) for record in self.before(new.owner)]
         begun: list[Change] = [_history([*ended, new]), *gone[:_MOST_GONE]]
-        return Plan(begun, [self._found.as_found(HISTORY), here], True)
+        return Plan(begun, [self._found.unchanged(HISTORY), here], True)
 
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
@@ -232,7 +232,7 @@ class Candidates:
         ]
         if terms == self.terms:
             return Plan()
-        return Plan([_history(terms)], [self._found.as_found(HISTORY)])
+        return Plan([_history(terms)], [self._found.unchanged(HISTORY)])
 
     def _said(self, key: str) -> dict[str, Any]:
         return self._found.records[key].value if key in self._found.records else {}

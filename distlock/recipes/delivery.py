@@ -17,11 +17,12 @@ from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, run
 from distlock.concurrency.threads import thread_logger, undo
+from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_items import MOST_REASON, QueueItem, reason_of, taken_key
 from distlock.recipes.queue_records import QueueRecords
-from distlock.recipes.recipe import Block, twins
+from distlock.recipes.recipe import Block
 from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Kind, Lease, log_fields
 
@@ -168,7 +169,7 @@ class Delivery(Block):
         def before() -> None:
             self.check()
             commits.append(True)
-            self._member.renew(False)  # it is not lost when it has been removed
+            self._member.pause_renewal()  # it is not lost when it has been removed
 
         removing = self._queue._store.removing(
             self._queue._directory, keys, lease, using, before=before, lost=self._lost
@@ -179,7 +180,7 @@ class Delivery(Block):
             if commits:
                 self._settled = "acknowledged"
         except BaseException as error:
-            undo(error, self._member.renew, True)
+            undo(error, self._member.resume_renewal)
             raise
         if commits:
             self._queue._backend.records.forget(lease)
@@ -202,7 +203,7 @@ class Delivery(Block):
 
         try:
             for one in deliveries:
-                one._member.renew(False)
+                one._member.pause_renewal()
             leave = partial(queue._backend.records.leave, leases, Plan(changes))
             if len(leases) == len(deliveries) and (yield queue._ask(leave)) is not None:
                 for one in deliveries:

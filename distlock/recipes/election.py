@@ -7,23 +7,37 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self, get_args
 
-from distlock.concurrency import fork
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps
 from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.entrant import OnLost
+from distlock.core.blocks import twins
+from distlock.core.hold import OnLost
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_callback, checked_data, checked_int, checked_label
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
 
 #: Seconds that one who gives up has for telling the others.
 _LAST_ANSWER = 1.0
+
+
+class _State:
+    """What an election has in one process: a candidate, which does not stand yet."""
+
+    def __init__(self, election: Election) -> None:
+        owner = new_owner()
+        name = f"{owner.host}:{owner.pid}:{owner.key.rpartition(':')[2]}"
+        self.candidate = election._given or name
+        said = {"name": self.candidate, "priority": election._priority, "data": election._data}
+        self.new_candidacy = partial(Candidacy, election, said, election._order, election._on_lost)
+        self.candidacy = self.new_candidacy()
+        self.candidacy.stop()
 
 
 class Election(Block, Recipe):
@@ -81,27 +95,17 @@ class Election(Block, Recipe):
         self._given = None if candidate is None else checked_label("candidate", candidate)
         self._priority, self._order, self._on_lost = priority, order, on_lost
         self._data = checked_data(data)
-        self._be_new()
-        fork.reset_in_child(self)
+        self._state = PerProcess(_State)
+        self._state(self)
 
-    def after_fork_in_child(self) -> None:
-        """Be another candidate, which does not stand: the one that did is the parent's."""
-        self._current.stop()
-        self._be_new()
+    @property
+    def candidate(self) -> str:
+        """The name of this candidate."""
+        return self._state(self).candidate
 
     @property
     def _candidacy(self) -> Candidacy:
-        fork.ensure_reset()
-        return self._current
-
-    def _be_new(self) -> None:
-        owner = new_owner()
-        #: the name of this candidate
-        self.candidate = self._given or f"{owner.host}:{owner.pid}:{owner.key.rpartition(':')[2]}"
-        said = {"name": self.candidate, "priority": self._priority, "data": self._data}
-        self._new_candidacy = partial(Candidacy, self, said, self._order, self._on_lost)
-        self._current = self._new_candidacy()
-        self._current.stop()
+        return self._state(self).candidacy
 
     # Leading
 
@@ -119,7 +123,8 @@ class Election(Block, Recipe):
         before = self._candidacy
         if before.goes_on:
             raise LockError(f"{self!r}: this candidate stands already, or leads already")
-        this = self._current = self._new_candidacy()
+        state = self._state(self)
+        this = state.candidacy = state.new_candidacy()
         try:
             with suppress(LockError):  # lost, and not left yet
                 yield from before.leaving(deadline_of(_LAST_ANSWER))

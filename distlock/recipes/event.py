@@ -18,8 +18,9 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import as_datetime
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
+from distlock.core.blocks import twins
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
-from distlock.recipes.recipe import Recipe, deadline_of, twins
+from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
 
@@ -97,7 +98,7 @@ class Event(Recipe):
         def decide(found: Snapshot) -> Plan:
             if self._seen(found).is_set == wanted:
                 return Plan()
-            return Plan([Put(_EVENT, said)], [found.as_found(_EVENT)])
+            return Plan([Put(_EVENT, said)], [found.unchanged(_EVENT)])
 
         yield self._change(decide)
 

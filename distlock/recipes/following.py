@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
-from weakref import ref
+from weakref import WeakSet, ref
 
 from django.utils.asyncio import async_unsafe
 
@@ -145,25 +145,35 @@ class Watch(AbstractContextManager["Watch"]):
     begins anew.
     """
 
-    def __init__(self, follow: Callable[[], Follower[T]], callback: Callable[[T], object]) -> None:
-        """``follow`` returns one who follows; TypeError unless ``callback`` is a function."""
+    def __init__(
+        self,
+        follow: Callable[[], Follower[T]],
+        callback: Callable[[T], object],
+        *,
+        goes_on: bool = True,
+    ) -> None:
+        """``follow`` returns one who follows; TypeError unless ``callback`` is a function.
+
+        ``goes_on``: whether it does in the child of a fork.
+        """
         self._follow, self._callback, self._follower = follow, callback, follow()
         checked_callback("callback", callback, required=True)
         _ = self._follower.recipe._store  # raises NotSupported if it keeps no records
         self._start()
-        fork.reset_in_child(self)
+        if goes_on:
+            _watches.add(self)
 
     def _start(self) -> None:
         self._follower.is_watch = True
         # The callback may know this object, and must not keep it alive through the thread.
         start_for_callbacks(_call_back, "distlock-watch", ref(self), self._follower)
 
-    def after_fork_in_child(self) -> None:
-        """Go on, on a thread of the child: a server may import everything before it forks."""
-        # gevent makes its loop anew only after this, and no greenlet could begin.
-        if not self._follower.stopped.over and not gevent_patched():
-            self._follower = self._follow()
-            fork.after_hooks(self._start)
+    def go_on_in_child(self) -> None:
+        """Begin anew in the child of a fork, on a thread of its own."""
+        if not self._follower.stopped.over:
+            earlier, self._follower = self._follower, self._follow()
+            earlier.stopped.resolve(None)  # this may have been interrupted, and comes once more
+            self._start()
 
     def close(self) -> None:
         """Call no more; a call that has begun goes on. Doing it twice does no harm."""
@@ -175,6 +185,18 @@ class Watch(AbstractContextManager["Watch"]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+#: those of this process that go on in a child
+_watches: WeakSet[Watch] = WeakSet()
+
+
+@fork.in_child
+def _go_on_in_child() -> None:
+    """Go on with all watches: a server may import everything before it forks."""
+    if not gevent_patched():  # which makes its loop anew only after this: no greenlet could begin
+        for watch in list(_watches):
+            watch.go_on_in_child()
 
 
 def _call_back(known: ref[Watch], follower: Follower[Any]) -> None:

@@ -28,11 +28,12 @@ from distlock.backends.seats import held_key, owner_of, since_when, value_of
 from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_count, checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
 
@@ -123,7 +124,7 @@ class Group(Block, Recipe):
         LockUnavailable if the backend cannot be told, or not in ``timeout`` seconds; that is done
         later, or with the lease's end.
         """
-        plan = Plan(beside=self._departure)
+        plan = Plan(member_changes=self._departure)
         return self._membership.leaving(plan, deadline_of(timeout))
 
     leave, aleave = twins("leave", _leaving, leaves=True)
@@ -206,7 +207,7 @@ class Group(Block, Recipe):
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         old = Roll(snapshot).gone[:-_KEPT][:_AT_ONCE]
-        return Plan([Delete(one.key) for one in old], members=[{}], beside=self._describe)
+        return Plan([Delete(one.key) for one in old], members=[{}], member_changes=self._describe)
 
     def _describe(self, claim: Claim) -> list[Put]:
         name = self._member or f"{claim.owner.host}:{claim.owner.pid}"

@@ -19,9 +19,10 @@ from distlock.backends.seats import as_datetime
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import ValueNotAgreed
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
-from distlock.recipes.recipe import Recipe, deadline_of, twins
+from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind
 

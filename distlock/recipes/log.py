@@ -30,6 +30,7 @@ from distlock.backends.store import Change, Delete, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, StaleToken
 from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
@@ -39,7 +40,6 @@ from distlock.recipes.recipe import (
     checked_json,
     deadline_of,
     encoded_by,
-    twins,
 )
 from distlock.types.arguments import (
     checked_count,
@@ -114,7 +114,7 @@ class Log(Recipe):
             entry = {**said, "number": number, "first": kept}
             changes: list[Change] = [Put(LAST, entry), Put(_entry_key(number), entry)]
             changes += [Delete(_entry_key(old)) for old in range(first, kept)]
-            return Plan(changes, [found.as_found(LAST)], entry)
+            return Plan(changes, [found.unchanged(LAST)], entry)
 
         done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[LAST])
         return Record(LAST, done.result, done.revision or 0, done.revision or 0)

@@ -14,12 +14,11 @@ from distlock.activity import current_activity
 from distlock.backends.recipe_records import NOTHING, Decide, Done, Plan
 from distlock.backends.seats import held_key
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start, thread_logger, undo
-from distlock.core.entrant import Entrant
-from distlock.core.held import HeldLease
+from distlock.core.hold import Entrant, Hold
 from distlock.core.manager import manager
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
@@ -29,6 +28,15 @@ from distlock.types.owners import current_owner
 
 #: Seconds between two attempts to join again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class _State:
+    """What a membership has in one process."""
+
+    def __init__(self) -> None:
+        #: protects which hold this is; no backend is asked while it is taken
+        self.mutex = threading.Lock()
+        self.hold: Hold | None = None
 
 
 @dataclass(eq=False)
@@ -63,20 +71,12 @@ class Membership:
     nonce_prefix: str = ""
 
     def __post_init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Be no member: the record is the parent's."""
-        #: protects which hold this is; no backend is asked while it is taken
-        self._mutex = threading.Lock()
-        self._current: HeldLease | None = None
+        self._state = PerProcess(_State)
 
     @property
-    def _hold(self) -> HeldLease | None:
+    def _hold(self) -> Hold | None:
         """The hold of this process, lost or not; never that of its parent."""
-        fork.ensure_reset()
-        return self._current
+        return self._state().hold
 
     # Knowing
 
@@ -84,7 +84,7 @@ class Membership:
     def held(self) -> bool:
         """Whether the record is there, by what this process knows."""
         hold = self._hold
-        return hold is not None and hold.why_lost() is None
+        return hold is not None and hold.loss_reason() is None
 
     @property
     def lease(self) -> Lease | None:
@@ -100,7 +100,7 @@ class Membership:
         hold = self._hold
         if hold is None:
             raise LockNotHeld(f"{self.recipe!r}: this process has not joined, or has left")
-        if loss := hold.loss():
+        if loss := hold.lost_error():
             raise loss
         return hold.lease
 
@@ -112,7 +112,7 @@ class Membership:
         A record that was lost, and is not back yet, is put again.
         """
         lost = self._hold
-        if lost is not None and lost.why_lost() is None:
+        if lost is not None and lost.loss_reason() is None:
             return Done()
         return (yield from joining_all([self], deadline, lost=lost))
 
@@ -155,7 +155,7 @@ class Membership:
         ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
         now it is done later, and LockUnavailable is raised.
         """
-        mutex = self._mutex
+        state = self._state()
         while (hold := self._hold) is not None:
             backend = self.recipe._backend
             usual = partial(backend.records.leave, [hold.lease], plan, read=self.read)
@@ -165,7 +165,7 @@ class Membership:
                     due = backend.calls.due(deadline)
                     return (yield Call(call, due, executor=backend.release_calls)) is not None
             except BaseException as error:  # interrupted at any moment, the record must not stay
-                if mutex is self._mutex:
+                if state is self._state():
                     undo(error, self._leave_later, hold, call)
                 raise
         return False
@@ -189,22 +189,27 @@ class Membership:
         hold = self._hold
         if hold is None or held_key(hold.lease.nonce) in found.records:
             return False
-        manager.lose(hold, "its record is gone")  # unless it is being left just now
-        return hold.why_lost() is not None
+        manager().renewer.lose(hold, "its record is gone")  # unless it is being left just now
+        return hold.loss_reason() is not None
 
-    def renew(self, wanted: bool) -> None:
-        """Renew the record, or no more: not while it is being removed in another way."""
-        if (hold := self._hold) is not None and not (wanted and hold.why_lost()):
-            (manager.watch if wanted else manager.unwatch)(hold)
+    def pause_renewal(self) -> None:
+        """Renew the record no more, and report no loss: it is being removed in another way."""
+        if (hold := self._hold) is not None:
+            manager().unwatch(hold)
+
+    def resume_renewal(self) -> None:
+        """Renew the record again, unless it was lost: it has not been removed."""
+        if (hold := self._hold) is not None and hold.loss_reason() is None:
+            manager().watch(hold)
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
-        if (hold := self._current) is not None:
-            hold.orphaned = True
+        if (hold := self._hold) is not None:
+            hold.renewal_stopped = True
 
     # Inside
 
-    def _claim(self, lost: HeldLease | None) -> Claim:
+    def _claim(self, lost: Hold | None) -> Claim:
         """Return a new claim, of who joins; of whoever had the one that was lost."""
         recipe, what = self.recipe, current_activity()
         owner = self.owner or (lost.lease.owner if lost else current_owner())
@@ -212,29 +217,29 @@ class Membership:
         nonce = self.nonce_prefix + new_nonce()
         return Claim(recipe.name, owner, length, what, nonce, renews=True, kind=recipe.kind)
 
-    def _new_hold(self, lease: Lease) -> HeldLease:
+    def _new_hold(self, lease: Lease) -> Hold:
         known = ref(self)  # the renewer must not keep this alive
         entrant = Entrant(partial(_is_kept, known, lease.nonce), on_lost=partial(_tell_loss, known))
-        key = self.recipe.using, self.recipe.name, self.recipe.kind
-        return HeldLease(self.recipe._backend, lease, entrant, key=key)
+        return Hold(self.recipe._backend, lease, entrant)
 
-    def _hold_of(self, nonce: str) -> HeldLease | None:
-        hold = self._current
+    def _hold_of(self, nonce: str) -> Hold | None:
+        hold = self._hold
         return hold if hold is not None and hold.lease.nonce == nonce else None
 
-    def _replace(self, old: HeldLease | None, new: HeldLease | None) -> bool:
+    def _replace(self, old: Hold | None, new: Hold | None) -> bool:
         """Be the member of another hold, or of none; False if this is not that of ``old``."""
-        with self._mutex:
-            if self._current is not old:
+        state = self._state()
+        with state.mutex:
+            if state.hold is not old:
                 return False
             if old is not None:
-                manager.unwatch(old)
-            self._current = new
+                manager().unwatch(old)
+            state.hold = new
             if new is not None:
-                manager.watch(new)
+                manager().watch(new)
             return True
 
-    def _leave_later(self, hold: HeldLease, leave: Callable[[float], object]) -> None:
+    def _leave_later(self, hold: Hold, leave: Callable[[float], object]) -> None:
         hold.backend.cleanup.add(hold.lease.claim, leave)
         self._replace(hold, None)
 
@@ -243,7 +248,7 @@ def joining_all(
     members: Sequence[Membership],
     deadline: float | None = None,
     *,
-    lost: HeldLease | None = None,
+    lost: Hold | None = None,
     read: Callable[[float | None], Snapshot] | None = None,
     once: bool = False,
 ) -> Steps[Done]:
@@ -253,7 +258,7 @@ def joining_all(
     has left or joined meanwhile has the last word.
     """
     first, backend = members[0], members[0].recipe._backend
-    mutex, claims = first._mutex, [member._claim(lost) for member in members]
+    state, claims = first._state(), [member._claim(lost) for member in members]
 
     def cancel_all() -> None:
         for member, claim in zip(members, claims, strict=True):
@@ -277,12 +282,12 @@ def joining_all(
     except LockError:
         raise
     except BaseException as error:  # an interrupt; the records may be there
-        if mutex is first._mutex:  # else this is the child of a fork
+        if state is first._state():  # else this is the child of a fork
             undo(error, cancel_all)
         raise
 
 
-def _rejoin(known: ref[Membership], lost: HeldLease) -> None:
+def _rejoin(known: ref[Membership], lost: Hold) -> None:
     """Join again after a loss, until that is settled."""
     for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
         member = known()

@@ -18,24 +18,22 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop
+from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop, twins
 from distlock.core.decorator import decorate
-from distlock.core.entrant import OnLost
-from distlock.core.held import Key
+from distlock.core.hold import OnLost
 from distlock.core.options import LockOptions
-from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
-from distlock.lock import Lock
+from distlock.exceptions import LockBusy, LockError
+from distlock.lock import Lock, transaction_under
 from distlock.recipes.parts import (
     EnteredLocks,
+    checked_for_atomic,
     checked_part,
-    parts_atomic,
     raise_worst,
     refuse_needless,
     sorted_parts,
 )
-from distlock.recipes.recipe import twins
 from distlock.types.arguments import OnBusy, Release
-from distlock.types.lease import LockInfo, Owner
+from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -127,10 +125,6 @@ class MultiLock(BlockLock):
         """
         return self._acquire(blocking, timeout) is not None
 
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
-        return await self._aacquire(blocking, timeout) is not None
-
     @refuse_in_event_loop
     def release(self) -> None:
         """Leave all locks once, in reverse order; an error of one does not keep it from the others.
@@ -170,22 +164,14 @@ class MultiLock(BlockLock):
             with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
                 yield self
             return
-        with parts_atomic(self, self._parts, using):
+        parts, leave = checked_for_atomic(self._parts), partial(self._release, self._current_owner)
+        with transaction_under(self, parts, using, leave, repr(self)):
             yield self
 
     # Knowing
 
     @property
-    def held(self) -> bool:
-        """Whether the current thread or task holds all locks, by what this process knows."""
-        try:
-            self.check()
-        except (LockNotHeld, LockLost):
-            return False
-        return True
-
-    @property
-    def tokens(self) -> dict[Key, int]:
+    def tokens(self) -> dict[tuple[str, ...], int]:
         """The fencing token of each lock, by alias and name: ``tokens["default", "stock"]``.
 
         Of a semaphore and a read/write lock by the kind, too, because a lock may have the same
@@ -193,7 +179,11 @@ class MultiLock(BlockLock):
 
         Raises LockNotHeld or LockLost, so that no write goes out without a token.
         """
-        return {part._key: part.token for part in self._parts}
+        tokens: dict[tuple[str, ...], int] = {}
+        for part in self._parts:
+            alias, kind, name = part._key
+            tokens[(alias, name) if kind is Kind.LOCK else (alias, name, kind)] = part.token
+        return tokens
 
     @property
     def remaining(self) -> float:

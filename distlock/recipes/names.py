@@ -23,11 +23,12 @@ from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.concurrency.threads import undo
-from distlock.core.entrant import OnLost
+from distlock.core.blocks import twins
+from distlock.core.hold import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
 
@@ -270,14 +271,14 @@ class Registration(Block):
         if (other := self._obstacle(snapshot)) is not None:
             return Plan(result=other)
         # A service has the record, too: else both could register at the same moment.
-        same = snapshot.as_found(self._key)
+        same = snapshot.unchanged(self._key)
         # What is there of a unique name is promised to this one.
         before = self._names._found(snapshot, self.name) if self._unique else ()
         return Plan(
             [Delete(key) for key in before],
             [same, *(Exists(key, snapshot.records[key].revision) for key in before)],
             members=[self._said],
-            bound={self._key: {}},
+            member_records={self._key: {}},
         )
 
     def _end(self, snapshot: Snapshot) -> Plan:
@@ -286,7 +287,7 @@ class Registration(Block):
         Who has found nothing under the name must not find it so again while others have come.
         """
         is_last = len(self._names._found(snapshot, self.name)) == 1
-        return Plan([Delete(self._key)] * is_last, [snapshot.as_found(self._key)])
+        return Plan([Delete(self._key)] * is_last, [snapshot.unchanged(self._key)])
 
     def _obstacle(self, snapshot: Snapshot) -> Address | None:
         """Return who keeps this from being registered; ValueNotAgreed if ``unique`` differs."""

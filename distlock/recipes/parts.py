@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Protocol, Self
+from typing import Self
 
 from distlock.backends.background import answer_due
-from distlock.backends.base import BaseBackend
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
-from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.blocks import add_leave_error
-from distlock.core.held import Key
 from distlock.core.until_commit import warn_if_uncommitted
-from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
+from distlock.exceptions import BodyEnded, LockError, LockLost, NotSupported
 from distlock.lock import Lock
-from distlock.types.lease import Owner
-from distlock.types.owners import current_actor, is_named
+from distlock.types.lease import LockKey, Owner
+from distlock.types.owners import is_named
 
 logger = logging.getLogger("distlock")
 
@@ -61,7 +57,7 @@ def sorted_parts(
     given: Sequence[str | BaseLock], new_lock: Callable[[str], Lock]
 ) -> tuple[BaseLock, ...]:
     """Return the locks in the order in which they are taken."""
-    parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
+    parts: dict[LockKey, tuple[BaseLock, str | BaseLock]] = {}
     for one in given:
         part: BaseLock = new_lock(one) if isinstance(one, str) else one
         _, earlier = parts.setdefault(part._key, (part, one))
@@ -70,7 +66,8 @@ def sorted_parts(
                 f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
                 f" and as {one!r}"
             )
-    return tuple(parts[key][0] for key in sorted(parts))
+    in_order = sorted(parts, key=lambda key: (key.alias, key.name, key.kind))
+    return tuple(parts[key][0] for key in in_order)
 
 
 class EnteredLocks:
@@ -196,45 +193,8 @@ class EnteredLocks:
                 add_leave_error(error, other)
 
 
-class _Joint(Protocol):
-    """A MultiLock, as far as a transaction needs it."""
-
-    @property
-    def held(self) -> bool: ...
-    def check(self) -> None: ...
-    def _enter(self) -> Owner: ...
-    def _release(
-        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
-    ) -> None: ...
-
-
-@contextmanager
-def parts_atomic(lock: _Joint, parts: Sequence[BaseLock], using: str | None) -> Iterator[None]:
-    """See MultiLock.atomic(), of ``lock``, whose parts these are."""
-    first, *others = parts
-    backend = _backend_of(parts)
-    backend.check_atomic(using, first._hold.lease if lock.held else None)
-    lock._enter()
-    owner, is_part = current_actor().owner, False
-    try:
-        leases = [part._hold.lease for part in others]
-        with backend.atomic(first._hold.lease, using, leases) as is_part:
-            yield
-            lock.check()  # what this process knows to be lost must not be committed
-    except BaseException as error:
-        lock._release(owner, error, is_part)
-        raise
-    try:
-        lock._release(owner, None, is_part)
-    except (LockLost, LockUnavailable) as error:
-        if isinstance(error, BodyEnded):
-            raise  # another lock was lost, in whose body this is
-        # They were ours at the commit, which stands: an error now would say that it does not.
-        logger.warning("after the commit under %r: %s", lock, error)
-
-
-def _backend_of(parts: Sequence[BaseLock]) -> BaseBackend:
-    """Return the backend of all parts; NotSupported where one transaction cannot be tied to all."""
+def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
+    """Return the parts; NotSupported where one transaction cannot be tied to all."""
     for part in parts:
         if not isinstance(part, Lock):
             raise NotSupported(f"MultiLock.atomic() is for locks only, and {part!r} is none")
@@ -244,7 +204,7 @@ def _backend_of(parts: Sequence[BaseLock]) -> BaseBackend:
             "MultiLock.atomic(): a transaction can be tied to the locks of one alias only, and"
             f" these are of {', '.join(map(repr, aliases))}"
         )
-    return locks[aliases[0]]
+    return [part for part in parts if isinstance(part, Lock)]
 
 
 def _is_inside(part: BaseLock, owner: Owner, before: tuple[str, int]) -> bool:

@@ -23,17 +23,18 @@ from distlock.activity import current_activity
 from distlock.backends.recipe_records import REPORT, Plan
 from distlock.backends.seats import held_key, owner_of, value_of
 from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
@@ -49,6 +50,28 @@ _INTERVAL = 1.0
 _SAMPLES, _EARLIEST = 20, 0.5
 #: fields of a report that tell whether there is something new
 _TELLING = "done", "total", "step", "state"
+
+
+class _State:
+    """What a progress has in one process: how far its latest attempt there is."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()  # a handler of signals may count, too
+        self.begin()
+
+    def begin(self) -> None:
+        """Have nothing done yet, and nobody who reports."""
+        self.done: float = 0
+        self.step = ""
+        #: when how many were done
+        self.samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        #: who reports; the run tells it from others who have reported under the name
+        self.who: dict[str, Any] = {}
+        self.membership: Membership | None = None
+        #: answered when the work has ended
+        self.ended: Pending[None] = Pending()
+        self.state, self.error, self.attempt = "running", "", 0
+        self.cancelled = self.warned = False
 
 
 class Progress(Block, Recipe):
@@ -86,37 +109,23 @@ class Progress(Block, Recipe):
         super().__init__(name, using)
         self.total = None if total is None else checked_number("total", total)
         self.unit = shown_text("unit", unit)
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Report nothing: the work is the parent's."""
-        self._mutex = threading.RLock()  # a handler of signals may count, too
-        self._done: float = 0
-        self._step = ""
-        #: when how many were done
-        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
-        self._membership: Membership | None = None
-        #: answered when the work has ended
-        self._ended: Pending[None] = Pending()
-        self._state, self._error, self._attempt = "running", "", 0
-        self._cancelled = self._warned = False
+        self._state = PerProcess(_State)
 
     # Reporting
 
     def _entering(self) -> Steps[Self]:
         """Begin a new attempt, which takes the place of those before; ``with`` does it."""
         _ = self._backend  # raises NotSupported if it keeps no records
-        if self._membership is not None:
+        state = self._state()
+        if state.membership is not None:
             raise RuntimeError(f"{self!r} has begun already")
-        self.after_fork_in_child()
+        state.begin()
         claim = Claim(self.name, current_owner(), 0.0, current_activity())
-        #: who reports; the run tells it from others who have reported under the name
-        self._who = {**value_of(claim), "run": claim.nonce}
-        self._membership = Membership(self, self._decide, rejoins=True)
+        state.who = {**value_of(claim), "run": claim.nonce}
+        state.membership = Membership(self, self._decide, rejoins=True)
         yield from self._reporting()
         with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
-            start(_report_on, "distlock-progress", ref(self), self._ended)
+            start(_report_on, "distlock-progress", ref(self), state.ended)
         return self
 
     start, astart = twins("start", _entering)
@@ -126,24 +135,24 @@ class Progress(Block, Recipe):
 
         Raises Cancelled if somebody has asked this work to end.
         """
-        fork.ensure_reset()
         if n != 1:  # nearly all say that
             checked_number("n", n)
-        with self._mutex:
-            self._done += n
-        self._check()
+        state = self._state()
+        with state.mutex:
+            state.done += n
+        self._check(state)
 
     def set(self, n: float) -> None:
         """Say how many are done in all; a smaller number than before changes nothing."""
-        fork.ensure_reset()
         checked_number("n", n)
-        with self._mutex:
-            self._done = max(self._done, n)
-        self._check()
+        state = self._state()
+        with state.mutex:
+            state.done = max(state.done, n)
+        self._check(state)
 
     def step(self, text: str) -> None:
         """Say what is being done now; of a long text the beginning is shown."""
-        self._step = shown_text("text", text)
+        self._state().step = shown_text("text", text)
         self.check()
 
     def check(self) -> None:
@@ -151,24 +160,22 @@ class Progress(Block, Recipe):
 
         A request is seen within some seconds.
         """
-        fork.ensure_reset()
-        self._check()
+        self._check(self._state())
 
-    def _check(self) -> None:
-        if self._cancelled:
+    def _check(self, state: _State) -> None:
+        if state.cancelled:
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
     def _leaving(self, state: str = "done", error: str = "") -> Steps[None]:
         """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it."""
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
-        error = shown_text("error", error)
-        fork.ensure_reset()
-        self._ended.resolve(None)
-        membership, self._membership = self._membership, None
+        error, this = shown_text("error", error), self._state()
+        this.ended.resolve(None)
+        membership, this.membership = this.membership, None
         if membership is None:
             return
-        self._state, self._error = state, error
+        this.state, this.error = state, error
         try:
             # Whoever begins another attempt removes the record of this one.
             if not (yield from membership.leaving(Plan([Put(REPORT, self._value())]))):
@@ -244,34 +251,35 @@ class Progress(Block, Recipe):
 
     def _reporting(self) -> Steps[None]:
         """Write what has changed, or begin if the start had no answer; and see what others want."""
-        membership = self._membership
+        membership = self._state().membership
         try:
             if membership is not None and membership.lease is None:
                 yield from membership.joining()
             elif membership is not None:
                 yield self._change(self._going_on, keys=[REPORT])
-            self._warned = False
+            self._state().warned = False
         except LockError as error:
             self._warn(error)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
-        record, membership = snapshot.records.get(REPORT), self._membership
-        own = record is not None and record.value["run"] == self._who["run"]
+        state, record = self._state(), snapshot.records.get(REPORT)
+        membership = state.membership
+        own = record is not None and record.value["run"] == state.who["run"]
         if membership is None or (membership.lease and record and not own):
             return Plan()
-        self._cancelled |= own and bool(record and record.value["cancelling"])
-        self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
+        state.cancelled |= own and bool(record and record.value["cancelling"])
+        state.attempt = int(record.value["attempt"]) + 1 if record else max(state.attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
         begun = Put(REPORT, self._value())
-        return Plan([begun, *others], [snapshot.as_found(REPORT)], members=[{}])
+        return Plan([begun, *others], [snapshot.unchanged(REPORT)], members=[{}])
 
     def _going_on(self, snapshot: Snapshot) -> Plan:
         """Plan to write how it stands, if there is something new, and no other attempt."""
-        record = snapshot.records.get(REPORT)
-        if record is None or record.value["run"] != self._who["run"]:
+        state, record = self._state(), snapshot.records.get(REPORT)
+        if record is None or record.value["run"] != state.who["run"]:
             return Plan()
-        self._cancelled = record.value["cancelling"]
+        state.cancelled = record.value["cancelling"]
         said = self._value()
         if all(record.value[key] == said[key] for key in _TELLING):
             return Plan()
@@ -279,29 +287,31 @@ class Progress(Block, Recipe):
 
     def _value(self) -> dict[str, Any]:
         """Return what the report is to say."""
-        now, done, total = clock(), self._done, self.total
-        self._samples.append((now, done))
-        began, before = self._samples[0]
+        state, now, total = self._state(), clock(), self.total
+        done = state.done
+        state.samples.append((now, done))
+        began, before = state.samples[0]
         rate = (done - before) / (now - began) if now - began > _EARLIEST else None
         return {
-            **self._who,
-            "attempt": self._attempt,
-            "state": self._state,
+            **state.who,
+            "attempt": state.attempt,
+            "state": state.state,
             "done": done,
             "total": total,
             "unit": self.unit,
-            "step": self._step,
+            "step": state.step,
             "rate": rate,
             "eta": max(total - done, 0) / rate if rate and total is not None else None,
             "at": time.time_ns() // 1000,
-            "cancelling": self._cancelled,
-            "error": self._error,
+            "cancelling": state.cancelled,
+            "error": state.error,
         }
 
     def _warn(self, error: LockError) -> None:
         """Log, once for each outage, that nobody can see the progress."""
-        if not self._warned:
-            self._warned = True
+        state = self._state()
+        if not state.warned:
+            state.warned = True
             logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
 
 

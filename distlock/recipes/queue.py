@@ -7,7 +7,7 @@ one consumer, and one producer, of all: the others stand in line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from json import JSONEncoder
 from queue import Empty, Full
@@ -16,14 +16,12 @@ from typing import Any, TypeAlias
 from django.db import transaction
 from django.utils.asyncio import async_unsafe
 
-from distlock.backends.base import BaseBackend
 from distlock.backends.store import Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps
 from distlock.concurrency.threads import undo
-from distlock.core.acquiring import AcquireRequest
-from distlock.core.shared_options import SemaphoreOptions
+from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
@@ -35,7 +33,6 @@ from distlock.recipes.recipe import (
     LONGEST_PAUSE,
     deadline_of,
     encoded_by,
-    twins,
 )
 from distlock.recipes.shared import Semaphore
 from distlock.types.arguments import checked_count, checked_flag, waiting_limit
@@ -45,16 +42,6 @@ from distlock.types.owners import current_actor
 #: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
 #: whether to go on when others were faster, or to come to nothing then.
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
-
-
-class PlaceOptions(SemaphoreOptions):
-    """Options of one who keeps its place while it looks for what it waits for."""
-
-    def request(self, backend: BaseBackend, name: str, *args: Any, **kwargs: Any) -> AcquireRequest:
-        """See LockOptions.request()."""
-        request = SemaphoreOptions.request(self, backend, name, *args, **kwargs)
-        request.claim = replace(request.claim, keeps_place=True)
-        return request
 
 
 class Place(Semaphore):
@@ -68,9 +55,7 @@ class Place(Semaphore):
     def __init__(self, name: str, using: str) -> None:
         """Describe a place in the line of this name; nothing is asked yet."""
         super().__init__(name, 1, using=using)
-        options = self._options
-        values = (getattr(options, field.name) for field in fields(options))
-        self._options = PlaceOptions(*values)
+        self._options = replace(self._options, keeps_place=True)
         self.claim_nonce = new_nonce()
 
     def waiting(self, deadline: float | None) -> Steps[bool]:
@@ -90,7 +75,7 @@ class Place(Semaphore):
     @property
     def _claim(self) -> Claim:
         lease = self._backend.settings.lease
-        owner, kind = current_actor().owner, self._options.kind
+        owner, kind = current_actor().owner, self._kind
         return Claim(self.name, owner, lease, nonce=self.claim_nonce, renews=True, kind=kind)
 
 
@@ -299,6 +284,10 @@ class Queue(OperatedQueue):
             answer = yield from attempt(until, patient)
             gives_up = deadline  # the next outage has all of its time
             return answer
+
+        if result is None and wait and left(deadline, 1) <= 0:
+            # This is the last time: others must not be too fast for it.
+            return (yield from attempt(deadline, True))[0]
 
         while result is None and wait and left(deadline, 1) > 0:
             try:

@@ -40,7 +40,7 @@ ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
 #: Of those that were taken: what is delivered again unless it is acknowledged, and what is not.
 AGAIN, LAST = "i/t/again/", "i/t/last/"
 #: Seconds between two looks for what was abandoned, while other items are ready.
-_LOOKS_EVERY = 0.25
+LOOKS_EVERY = 0.25
 #: Items that are put, taken or moved in one change. Of the largest ones ZooKeeper takes no more:
 #: its requests have 1 MiB at the most.
 MOST_AT_ONCE = 12
@@ -207,9 +207,13 @@ CANCELLED[Kind.QUEUE] = partial(put_back, unseen=True)
 class AbandonedItems:
     """What was taken from one queue by deliveries that have gone, and is to be delivered again.
 
-    One look lists a few keys, and asks for the deliveries of these. The next one goes on from
-    there, round and round: so many deliveries that go on do not hide what was abandoned.
+    One look lists the first keys, and asks for the deliveries of these. If all of these go on, it
+    looks at some keys behind them. The next look goes on from there, round and round: so many
+    deliveries that go on do not hide what was abandoned.
     """
+
+    #: What one look lists first: so whatever is among these comes back in the order of its numbers.
+    FIRST = KeyRange(AGAIN, MOST_KEYS)
 
     def __init__(self, queue: Recipe) -> None:
         self._queue = queue
@@ -218,38 +222,40 @@ class AbandonedItems:
 
     def listed(self) -> KeyRange | None:
         """Return what the next look lists; None if it is not due, unless nothing is ready."""
-        return self._range() if clock() >= self._looks_at else None
+        return self.FIRST if clock() >= self._looks_at else None
 
     def look_again(self, *, at_once: bool) -> None:
         """Say when the next look is due."""
-        self._looks_at = 0.0 if at_once else clock() + _LOOKS_EVERY
+        self._looks_at = 0.0 if at_once else clock() + LOOKS_EVERY
 
     def find(
         self, keys: Sequence[str] | None, exact: bool, deadline: float | None
     ) -> list[TakenKey]:
         """Return some items that were abandoned, in their order.
 
-        This is one look, at ``keys`` if they were listed already. With ``exact`` it goes on until
-        it finds one, if there is any.
+        This is one look; ``keys`` are the first ones, if they were listed already. With ``exact``
+        it goes on until it finds one, if there is any.
         """
-        rounds, any_gone = 0, False
+        if keys is None:
+            keys = self._queue._keys(self.FIRST, deadline)
+        gone = list(self.among(keys, deadline))
+        if gone or len(keys) < MOST_KEYS or (exact and not self._are_any_gone(deadline)):
+            return gone
+        first = keys[-1]
+        after = start = max(self._after, first)
         while True:
-            after = self._after
-            if keys is None:
-                keys = self._queue._keys(self._range(), deadline)
+            keys = self._queue._keys(KeyRange(AGAIN, MOST_KEYS, after), deadline)
             if gone := list(self.among(keys, deadline)):
                 # Those that others deliver before it are not looked at again in this round.
                 place = list(keys).index(gone[0].key)
                 self._after = keys[place - 1] if place else after
                 return gone
-            whole = len(keys) < MOST_KEYS
-            rounds += whole
-            self._after = "" if whole else keys[-1]
-            if not exact or rounds > 1 or (whole and not after):
+            ended = len(keys) < MOST_KEYS
+            self._after = after = first if ended else keys[-1]
+            if not exact or (ended and start == first):
                 return []
-            keys, any_gone = None, any_gone or self._are_any_gone(deadline)
-            if not any_gone:
-                return []
+            if ended:  # the round began in the middle: the second one looks at what is before that
+                start = first
 
     def among(self, keys: Sequence[str], deadline: float | None) -> Iterator[TakenKey]:
         """Yield those of the taken items whose deliveries have gone."""
@@ -258,9 +264,6 @@ class AbandonedItems:
             held = [one.held for one in some]
             missing = queue._store.missing(queue._directory, held, deadline)
             yield from (one for one in some if one.held in missing)
-
-    def _range(self) -> KeyRange:
-        return KeyRange(AGAIN, MOST_KEYS, self._after)
 
     def _are_any_gone(self, deadline: float | None) -> bool:
         """Return whether there are fewer deliveries than items that were taken."""

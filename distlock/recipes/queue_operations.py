@@ -11,6 +11,7 @@ from queue import Full
 from distlock.backends.store import MOST_KEYS, KeyRange, Record
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
+from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable
 from distlock.recipes.queue_items import (
     AGAIN,
@@ -29,7 +30,7 @@ from distlock.recipes.queue_items import (
     number_of,
 )
 from distlock.recipes.queue_records import QueueRecords
-from distlock.recipes.recipe import deadline_of, twins
+from distlock.recipes.recipe import deadline_of
 from distlock.types.arguments import (
     checked_count,
     checked_flag,

@@ -75,7 +75,7 @@ _ALL = 2**31 - 1
 #: Seconds between two attempts to change a directory that others change at the same time.
 _FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
 #: Seconds for which a producer relies on what it has read of the bound.
-_BOUND_LASTS = 1.0
+BOUND_LASTS = 1.0
 
 
 class _Tail(NamedTuple):
@@ -168,7 +168,7 @@ class QueueRecords(Recipe):
     def _look_for_room(
         self, wanted: int, letters: Sequence[str], deadline: float | None
     ) -> tuple[_Tail, Snapshot]:
-        first, until = dict.fromkeys([TAIL, *letters], 1), clock() + _BOUND_LASTS
+        first, until = dict.fromkeys([TAIL, *letters], 1), clock() + BOUND_LASTS
         try:
             seen = self._store.peek(self._directory, first, [ITEM], deadline)
             # After the tail: resize() sets the value, and then writes the tail anew.
@@ -183,12 +183,12 @@ class QueueRecords(Recipe):
             raise
         record = seen.records.get(TAIL)
         number = record.value["number"] if record else 0
-        return _Tail(number, seen.as_found(TAIL), room, until), seen
+        return _Tail(number, seen.unchanged(TAIL), room, until), seen
 
     def _touch(self, seen: Snapshot) -> Plan:
         """Plan to write the tail anew, so that producers look what the bound is."""
         record = seen.records.get(TAIL)
-        return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.as_found(TAIL)])
+        return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.unchanged(TAIL)])
 
     # Taking
 
@@ -244,7 +244,7 @@ class QueueRecords(Recipe):
 
         changes = [Delete(one.key) for one in records]
         same = [Exists(one.key, one.revision) for one in records]
-        return Plan(changes, same, (items, seen), beside=take, members=members)
+        return Plan(changes, same, (items, seen), member_changes=take, members=members)
 
     # Looking
 

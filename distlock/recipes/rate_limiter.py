@@ -33,11 +33,12 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps
 from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.blocks import twins
 from distlock.core.decorator import decorate
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockBusy, LockUnavailable
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, twins
+from distlock.recipes.recipe import Block, Recipe
 from distlock.types.arguments import OnBusy, checked_count, checked_period
 from distlock.types.lease import RELIED_ON, Claim, Holder, Kind, new_nonce
 from distlock.types.owners import current_liveness, current_owner
@@ -271,14 +272,14 @@ class _PermitRequest:
     def _asking(self) -> Steps[bool]:
         """Take the permits if it is the turn; else stand in line, and wait for what may help."""
         limiter, member = self._limiter, self._member
-        member.renew(False)  # its place in line is not lost when the grant has removed it
+        member.pause_renewal()  # its place in line is not lost when the grant has removed it
         until = self._until(clock() + limiter._backend.settings.lease)
         done: Done = yield from limiter._patiently(self._ask, until, self._asks_again)
         if done.result is not None:
             _first_seen(done.result)
             # Else it asks again, and what it gets takes the place of this grant.
             return clock() - self._asked_at <= max(_LATE, limiter.period * _LATE_PART)
-        member.renew(True)
+        member.resume_renewal()
         self._may_be_granted = False
         if self._until(inf) <= clock():
             return False
@@ -334,7 +335,7 @@ class _PermitRequest:
         looks = own is None or own.session not in {one.session for one in before}
         self._next_look = (free_at or self._overdue[1] + _PATIENCE) if looks else inf
         if len(grants) < len(_grants(found)):
-            return Plan([limiter._write(grants)], [found.as_found(_PERMITS)])
+            return Plan([limiter._write(grants)], [found.unchanged(_PERMITS)])
         return Plan()
 
     def _granting(self, found: Snapshot, grants: list[Permits]) -> Plan:
@@ -347,7 +348,7 @@ class _PermitRequest:
         changes: list[Change] = [limiter._write(_merged([*grants, grant])), *map(Delete, gone)]
         if key is None or key not in found.records:  # nobody may have come to wait
             return Plan(changes, [Unchanged(found.revision)], grant.nonce)
-        return Plan([*changes, Delete(key)], [found.as_found(_PERMITS), Exists(key)], grant.nonce)
+        return Plan([*changes, Delete(key)], [found.unchanged(_PERMITS), Exists(key)], grant.nonce)
 
     def _passes(self, first: Record, grants: list[Permits]) -> bool:
         """Return whether the first in line has had its time to come: it may be gone."""
@@ -380,10 +381,11 @@ class _PermitRequest:
         def decide(found: Snapshot) -> Plan:
             # It is put in any case: a request that comes late finds it changed.
             kept = limiter._write(self._without(_grants(found), nonces))
-            return Plan([kept], [found.as_found(_PERMITS)])
+            return Plan([kept], [found.unchanged(_PERMITS)])
 
         claim = Claim(limiter.name, current_owner(), backend.settings.lease, kind=limiter.kind)
-        change = partial(backend.records.change, limiter._directory, decide, keys=[_PERMITS])
+        read = partial(limiter._store.look, limiter._directory, [_PERMITS])
+        change = partial(backend.records.change, limiter._directory, decide, read=read)
         backend.cleanup.add(claim, change)
 
 

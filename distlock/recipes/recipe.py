@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from json import JSONEncoder
 from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 
@@ -14,7 +14,6 @@ from django.utils.asyncio import async_unsafe
 
 from distlock import audit
 from distlock.backends.recipe_records import ANSWER, Decide, Plan
-from distlock.backends.seats import directory_of
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import (
     MAX_VALUE,
@@ -31,10 +30,10 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.blocks import add_leave_error, refuse_in_event_loop, twin_of
+from distlock.core.blocks import add_leave_error
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
-from distlock.types.lease import Kind, new_nonce
+from distlock.types.lease import Kind, LockKey, new_nonce
 from distlock.types.owners import new_owner
 from distlock.types.values import check_value, plain, shortened
 
@@ -80,7 +79,11 @@ class Recipe:
 
     @property
     def _directory(self) -> str:
-        return directory_of(self.kind, self.name)
+        return self._key.directory
+
+    @property
+    def _key(self) -> LockKey:
+        return LockKey(self.using, self.kind, self.name)
 
     def _ask(
         self, question: Callable[[float | None], object], deadline: float | None = None
@@ -105,7 +108,8 @@ class Recipe:
 
         With ``keys`` only these records are read for it.
         """
-        change = partial(self._backend.records.change, self._directory, decide, keys=keys)
+        read = None if keys is None else partial(self._store.look, self._directory, keys)
+        change = partial(self._backend.records.change, self._directory, decide, read=read)
         return self._ask(change, deadline)
 
     def _change_once(
@@ -136,7 +140,9 @@ class Recipe:
                 return Plan()
             value, result = new
             said = {"change": change, "result": result}
-            return Plan([Put(key, value)], [found.as_found(key)], result, bound={answer: said})
+            return Plan(
+                [Put(key, value)], [found.unchanged(key)], result, member_records={answer: said}
+            )
 
         def is_in_doubt(error: LockUnavailable) -> bool:
             nonlocal doubt
@@ -155,7 +161,7 @@ class Recipe:
 
     def _record(self, action: str, text: str, reason: str, who: str) -> None:
         """Write to the audit log what somebody did to this; a task does not wait for that."""
-        audit.record((self.using, self.kind, self.name), action, text, reason=reason, who=who)
+        audit.record(self._key, action, text, reason=reason, who=who)
 
     @contextmanager
     def _recording(self, action: str, text: str, reason: str, who: str) -> Iterator[list[int]]:
@@ -292,40 +298,6 @@ class Block(ABC):
         return isinstance(error, GeneratorExit)
 
 
-def twins(
-    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
-) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
-
-    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
-    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
-    nothing, it may be called by a destructor, see must_leave_elsewhere()::
-
-        put, aput = twins("put", _put)
-    """
-
-    owner = body.__qualname__.rpartition(".")[0]
-    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
-
-    @wraps(body)
-    def method(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not leaves:
-            refuse_reentry()
-        elif must_leave_elsewhere():
-            run_soon(body(*args, **kwargs))
-            return None  # type: ignore[return-value]
-        return run(body(*args, **kwargs))
-
-    @wraps(body)
-    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        refuse_reentry()
-        return await arun(body(*args, **kwargs))
-
-    method.__name__, twin.__name__ = name, twin_of(name)
-    twin.__qualname__ = f"{owner}.{twin_of(name)}"
-    return refuse_in_event_loop(method), twin
-
-
 #: The numbers of changes that go on in this process, see Recipe._change_once(): those to use again.
 _numbers, _free_numbers = itertools.count(), list[int]()
 
@@ -390,7 +362,7 @@ def _no_json(argument: str, value: object, error: Exception) -> Exception:
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:
     """Return the names, sorted, under which a backend has something of a kind."""
-    start, store = directory_of(kind, ""), locks[using].store
+    start, store = LockKey(using, kind, "").directory, locks[using].store
     found = [one.removeprefix(start) for one in store.directories(start + prefix)]
     if not found:
         store.read(start)  # unlike the question above this fails if there are no tables yet

@@ -1,35 +1,118 @@
-"""Locks that several hold at a time: semaphores, and read/write locks.
-
-Also what tasks, commands and programs run under: a lock, or a slot of which there are so many.
-"""
+"""Locks that several hold at a time: semaphores, and read/write locks."""
 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from distlock import audit
+from distlock.backends.base import BaseBackend, LossReason
+from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.concurrency.steps import Call, Nested, Steps
-from distlock.conf import DEFAULT_ALIAS
+from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.acquiring import AcquireRequest
 from distlock.core.base_lock import BaseLock
-from distlock.core.entrant import OnLost
-from distlock.core.held import BROKEN, HeldLease
+from distlock.core.blocks import twins
+from distlock.core.hold import Hold, OnLost
 from distlock.core.manager import manager
-from distlock.core.shared_options import SemaphoreOptions, SharedLock, SideOptions, latest_owner
-from distlock.exceptions import LockError, LockNotHeld
-from distlock.lock import Lock
-from distlock.recipes.recipe import twins
+from distlock.core.options import LockOptions
+from distlock.exceptions import LockDeadlock, LockError, LockNotHeld
 from distlock.types.arguments import OnBusy, Release, checked_count
-from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, Owner
+from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, LockKey, Owner
 from distlock.types.owners import current_owner
 
-#: In place of a number: the one that was said last, for all, by ``manage.py locks resize``.
-AGREED: Literal["agreed"] = "agreed"
 
-#: At most so many at a time.
-Slots = int | Literal["agreed"]
+@dataclass(slots=True, eq=False)
+class SharedOptions(LockOptions):
+    """Options of something that several may hold, ``seats`` at once of ``value`` seats."""
+
+    seats: int
+    value: int | None
+    #: whether who waits keeps its place while it looks by itself, see Claim
+    keeps_place: bool = False
+
+    def request(self, backend: BaseBackend, *args: Any, **kwargs: Any) -> AcquireRequest:
+        """See LockOptions.request(). Threads do not queue here, as there are seats for several."""
+        request = LockOptions.request(self, shared_locks(backend), *args, **kwargs)
+        owner = self._owner_of(request)
+        request.claim = replace(
+            request.claim,
+            owner=owner,
+            seats=self.seats,
+            limit=self.value,
+            keeps_place=self.keeps_place,
+        )
+        request.lane = owner.key
+        return request
+
+    def _owner_of(self, request: AcquireRequest) -> Owner:
+        return request.claim.owner
+
+
+@dataclass(slots=True, eq=False)
+class SemaphoreOptions(SharedOptions):
+    """Options of a semaphore: each acquire takes seats of its own."""
+
+    def _owner_of(self, request: AcquireRequest) -> Owner:
+        owner = request.claim.owner
+        holds = manager().holds.within(request.key, owner)
+        # They cannot become free before this thread goes on. So they are entered again.
+        waiting = [hold for hold in holds if not hold.entered and not hold.lost_for_good]
+        for hold in waiting:
+            if hold.lease.claim.seats == self.seats:
+                return _present_owner(hold)
+        kept = sum(hold.lease.claim.seats for hold in waiting)
+        if kept and self.value is not None and kept + self.seats > self.value:
+            raise LockDeadlock(
+                f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here,"
+                f" but wait for the open transaction, so {self.seats} cannot be had before its end"
+            )
+        last = max((int(hold.owner_key.rpartition("/")[2]) for hold in holds), default=0)
+        return replace(owner, key=f"{owner.key}/{last + 1}")
+
+
+def latest_owner(key: LockKey, owner: Owner) -> Owner:
+    """Return the owner of the seats that a thread or task has taken last and not left.
+
+    Each time that it takes seats it is another owner: its own key with a number, 0 for none.
+    """
+    for hold in reversed(manager().holds.within(key, owner)):
+        if hold.entered:
+            return _present_owner(hold)
+    return replace(owner, key=f"{owner.key}/0")
+
+
+def _present_owner(hold: Hold) -> Owner:
+    """Return whose hold it is: seats of a piece of work may have become its thread's."""
+    return replace(hold.lease.owner, key=hold.owner_key)
+
+
+@dataclass(slots=True, eq=False)
+class SideOptions(SharedOptions):
+    """Options of the readers or the writers: one owner enters again, as with a lock."""
+
+    def _owner_of(self, request: AcquireRequest) -> Owner:
+        owner = request.claim.owner
+        hold = manager().holds.find(request.key, owner)
+        if hold is not None and not hold.lost_for_good and self.seats > hold.lease.claim.seats:
+            first = "leave it as a reader first" if hold.entered else "end the transaction first"
+            raise LockDeadlock(
+                f"rwlock {request.claim.name!r}: a reader cannot become its writer, because it"
+                f" would wait for itself; {first}"
+            )
+        return owner
+
+
+class SharedLock(BaseLock):
+    """A semaphore, or one side of a read/write lock. A lock may have the same name."""
+
+    _options: SharedOptions
+
+    @property
+    def _backend(self) -> SharedBackend:
+        return shared_locks(locks[self.using])
 
 
 class Semaphore(SharedLock):
@@ -44,6 +127,7 @@ class Semaphore(SharedLock):
     decorator, as Lock.
     """
 
+    _kind = Kind.SEMAPHORE
     _options: SemaphoreOptions
 
     def __init__(
@@ -82,7 +166,7 @@ class Semaphore(SharedLock):
             checked_count("value", value)
         waits = on_busy, timeout, busy_result
         terms = *waits, lease, None, at_most, renew, True, description, None, on_lost, release
-        options = SemaphoreOptions(*terms, Kind.SEMAPHORE, _checked_seats(n, value), value)
+        options = SemaphoreOptions(*terms, _checked_seats(n, value), value)
         super().__init__(name, using, options)
 
     def acquire(
@@ -122,13 +206,12 @@ class Semaphore(SharedLock):
         that is not said.
         """
         backend, count = self._backend, checked_count("value", value)
-        resize = partial(backend.resize, self._backend_name, count)
+        resize = partial(backend.resize, self._key.backend_name, count)
         before: int | None = yield Call(resize, backend.calls.due(), executor=backend.calls)
         if self._options.value is not None:
             self._options = replace(self._options, value=value)
-        place = self.using, Kind.SEMAPHORE, self.name
         text = f"Has {value} seats now; had {before or 'no number yet'}."
-        audit.record(place, "resize", text, reason=reason, who=who)
+        audit.record(self._key, "resize", text, reason=reason, who=who)
         return before
 
     resize, aresize = twins("resize", _resizing)
@@ -157,13 +240,13 @@ class Semaphore(SharedLock):
         return latest_owner(self._key, current_owner())
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
-        return "", sum(hold.entered > 0 for hold in manager.holds_of(self._key, owner))
+        return "", sum(hold.entered > 0 for hold in manager().holds.within(self._key, owner))
 
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
-        return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
+        return manager().release(self._key, latest_owner(self._key, owner), self, deadline)
 
     def _keep_until_commit(self, owner: Owner) -> None:
         super()._keep_until_commit(latest_owner(self._key, owner))
@@ -178,6 +261,7 @@ class Semaphore(SharedLock):
 class _Side(SharedLock):
     """One side of a read/write lock. Both sides have one key: they are holds of one lock."""
 
+    _kind = Kind.RWLOCK
     _options: SideOptions
 
     def _holder_message(self, holder: Holder | None) -> str:
@@ -207,7 +291,7 @@ class Writer(_Side):
 
         Raises LockNotHeld, LockLost, LockUnavailable; LockError if it was entered more than once.
         """
-        hold = manager.hold(self._key, self._current_owner)
+        hold = manager().holds.hold(self._key, self._current_owner)
         if not hold.entered:
             raise LockNotHeld(f"rwlock {self.name!r} was left, and is kept until the commit only")
         if hold.count > 1:
@@ -217,17 +301,17 @@ class Writer(_Side):
             )
         backend = self._backend
         # First here: if the answer is lost, there may be other readers already.
-        manager.become_reader(hold)
+        manager().become_reader(hold)
         asking = partial(backend.become_reader, hold.lease)
         if not (yield Call(asking, backend.calls.due(), executor=backend.calls)):
-            manager.lose(hold, BROKEN)
-            manager.hold(self._key, self._current_owner)  # raises LockLost
+            manager().renewer.lose(hold, LossReason.GONE)
+            manager().holds.hold(self._key, self._current_owner)  # raises LockLost
 
     downgrade, adowngrade = twins("downgrade", _downgrading)
 
     @property
-    def _hold(self) -> HeldLease:
-        hold = manager.hold(self._key, self._current_owner)
+    def _hold(self) -> Hold:
+        hold = manager().holds.hold(self._key, self._current_owner)
         if hold.lease.claim.seats != ALL_SEATS:
             raise LockNotHeld(f"rwlock {self.name!r} is held as a reader, not as the writer")
         return hold
@@ -271,7 +355,7 @@ class RWLock:
         """
         waits = on_busy, timeout, busy_result
         terms = *waits, lease, None, at_most, renew, True, description, None, on_lost, release
-        of_side = partial(SideOptions, *terms, Kind.RWLOCK)
+        of_side = partial(SideOptions, *terms)
         self._reading = partial(Reader, name, using, of_side(1, ALL_SEATS))
         self._writing = partial(Writer, name, using, of_side(ALL_SEATS, ALL_SEATS))
         either = self._reading()
@@ -302,36 +386,3 @@ def _checked_seats(n: object, value: int | None) -> int:
     if value is not None and seats > value:
         raise ValueError(f"n must be at most value={value}, got {seats}")
     return seats
-
-
-def checked_slots(option: str, slots: object, *, at_least: float | None) -> None:
-    """Check a number of slots, or None for a lock; ``option`` is what the caller calls it.
-
-    Raises TypeError or ValueError that names the option and its value.
-    """
-    if slots is None or slots == AGREED:
-        pass
-    elif isinstance(slots, str):
-        raise ValueError(f"{option} must be a number or {AGREED!r}, not {slots!r}")
-    else:
-        checked_count(option, slots)
-    if slots is not None and at_least is not None:
-        raise ValueError(
-            f"at_least={at_least!r} does not go with {option}={slots!r}: a slot that is left is"
-            " free at once"
-        )
-
-
-def lock_or_slot(
-    name: str, slots: Slots | None, *, at_least: float | None = None, **options: Any
-) -> BaseLock:
-    """Return a Lock; with ``slots`` a Semaphore with so many seats, of which it takes one.
-
-    ``options`` are those that both have; wrong ones are refused by name.
-    """
-    checked_slots("slots", slots, at_least=at_least)
-    value = None if slots == AGREED else slots
-    plain = slots is None
-    lock = Lock(name, at_least=at_least, **options) if plain else Semaphore(name, value, **options)
-    lock.name_is_filled_in = True
-    return lock

@@ -19,13 +19,13 @@ from distlock.backends.seats import held_key
 from distlock.backends.store import MOST_KEYS, Delete, Record, RecordStore, observers
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
-from distlock.core.held import HeldLease
+from distlock.core.hold import Hold
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
-from distlock.core.run_under import busy_error
 from distlock.exceptions import LockLost, LockNotHeld, NotSupported
 from distlock.lock import Lock
 from distlock.recipes.log import forget_values
+from distlock.run_under import busy_error
 from distlock.types.owners import current_liveness, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "held_elsewhere", "isolated_locks"]
@@ -35,7 +35,7 @@ _TIME_TO_LEAVE = 5.0
 _PAUSE = 0.01
 
 #: How often each hold had been entered when a test began.
-Entered = Mapping[HeldLease, int]
+Entered = Mapping[Hold, int]
 
 
 class LeakedLock(AssertionError):
@@ -123,7 +123,7 @@ class IsolatedLocksMixin(unittest.TestCase):
 
 
 def _entered() -> Entered:
-    return {hold: hold.entered for hold in manager.all()}
+    return {hold: hold.entered for hold in manager().all()}
 
 
 def _check_for_leaks(before: Entered, written: WrittenRecords) -> None:
@@ -140,31 +140,31 @@ def _free_again(before: Entered, written: WrittenRecords) -> str:
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
     message = "; ".join(map(_sentence, leaked))
-    for hold in manager.all():
+    for hold in manager().all():
         if hold not in before:
             with suppress(Exception):  # its backend may be down, or closed to this test
-                manager.free(hold)
+                manager().free(hold)
     _free_without_holder()
     written.remove()
     return message
 
 
-def _leaked(before: Entered) -> list[HeldLease]:
+def _leaked(before: Entered) -> list[Hold]:
     # A named owner's hold that ended was left, or entered again, by another process.
     return [
         hold
-        for hold in manager.all()
-        if hold.entered > before.get(hold, 0) and not (hold.named and hold.ended)
+        for hold in manager().all()
+        if hold.entered > before.get(hold, 0) and not (hold.named and hold.lost_for_good)
     ]
 
 
-def _is_elsewhere(hold: HeldLease) -> bool:
+def _is_elsewhere(hold: Hold) -> bool:
     """Return whether another thread or task has the hold, and still runs."""
     here = current_liveness()
     return any(entry.is_alive() and entry.is_alive != here for entry in hold.entries)
 
 
-def _sentence(hold: HeldLease) -> str:
+def _sentence(hold: Hold) -> str:
     lease = hold.lease
     state = f"was lost ({hold.lost}) and not left" if hold.lost else "was not left"
     return (
@@ -243,7 +243,7 @@ def _runs_here(made: Collection[Record]) -> bool:
     keys = {record.key for record in made}
     for collect in (lambda: None, gc.collect):  # most of it ends when it is garbage
         collect()
-        kept = manager.all(renewed=True)
+        kept = manager().all(renewed=True)
         alive = [hold for hold in kept if any(one.is_alive() for one in hold.entries)]
         if keys.isdisjoint(held_key(hold.lease.nonce) for hold in alive):
             return False

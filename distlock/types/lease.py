@@ -22,7 +22,6 @@ ALL_SEATS = 2**31
 #: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
 LONGEST_LEASE = 1_000_000_000
 
-
 #: characters of a description: the width of the column
 MAX_DESCRIPTION = 1024
 
@@ -50,6 +49,30 @@ class Kind(StrEnum):
 
 #: the kinds that are held as a lock is
 LOCK_KINDS = (Kind.LOCK, Kind.SEMAPHORE, Kind.RWLOCK)
+
+
+class LockKey(NamedTuple):
+    """Which lock, semaphore, queue or the like it is: the alias of its backend, kind and name."""
+
+    alias: str
+    kind: Kind
+    name: str
+
+    @classmethod
+    def of_directory(cls, alias: str, directory: str) -> LockKey:
+        """Return the key whose ``directory`` this is; ValueError if it is none."""
+        kind, _, name = directory.partition(":")
+        return cls(alias, Kind(kind), name)
+
+    @property
+    def directory(self) -> str:
+        """What a store keeps the records of it under; without a name, how all of the kind begin."""
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def backend_name(self) -> str:
+        """What the backend of its kind calls it, see every_kind()."""
+        return self.name if self.kind is Kind.LOCK else self.directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +216,9 @@ class Claim:
         """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
         return Lease(self, token, sent_at + self.duration * RELIED_ON)
 
-    def log_fields(self, backend: str) -> dict[str, Any]:
-        """See log_fields(), about this request for a lock."""
-        return log_fields(backend, self.name, self.kind, None, self.owner)
+    def key(self, alias: str) -> LockKey:
+        """Return which lock it is for, in the backend of this alias."""
+        return LockKey(alias, self.kind, self.name)
 
 
 @dataclass(frozen=True, slots=True)

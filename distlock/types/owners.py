@@ -30,7 +30,7 @@ RESERVED = "~"
 
 _MAX_LABEL = 255
 
-_process_nonce = uuid.uuid4().hex
+_nonce = fork.PerProcess(lambda: uuid.uuid4().hex)
 _serials = itertools.count(1)
 _task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
 
@@ -69,10 +69,10 @@ class _KnownActor(NamedTuple):
 
 def current_actor(name: str | None = None) -> Actor:
     """Return who takes a lock here and now; see current_owner() for ``name``."""
-    fork.ensure_reset()  # first: what is known of this thread may be of its parent process
+    nonce = _nonce()
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
     if loop is not None and (task := asyncio.current_task(loop)) is not None:
-        key = f"{_process_nonce}:{_serial_of(task)}"
+        key = f"{nonce}:{_serial_of(task)}"
         actor = Actor(_owner(key, task.get_name()), Liveness(weakref.ref(task), _task_runs))
     else:
         strand = current_strand()
@@ -81,26 +81,26 @@ def current_actor(name: str | None = None) -> Actor:
         # Nearly every call is of a thread and a piece that have been here before. A fork changes
         # the nonce, and anyone may rename a thread.
         label = threading.current_thread().name
-        if known is None or known.process is not _process_nonce or known.label != label:
-            known = _known(strand, work, label)
+        if known is None or known.process is not nonce or known.label != label:
+            known = _known(strand, work, label, nonce)
         actor = known.actor
     if name is None:
         return actor
     return actor._replace(owner=_owner(f"{NAMED}{name}", actor.owner.thread))
 
 
-def _known(strand: Strand, work: Work | None, label: str) -> _KnownActor:
+def _known(strand: Strand, work: Work | None, label: str, nonce: str) -> _KnownActor:
     """Return who a thread is in a piece of work; None stands for what is outside of all."""
     bearer = strand if work is None else work
     known: _KnownActor | None = bearer.known
     serial = next(_serials) if known is None else known.serial
     within: tuple[str, ...] = ()
     if work is not None:
-        outer = _known(strand, work.outer, label).actor.owner
+        outer = _known(strand, work.outer, label, nonce).actor.owner
         within = (outer.key, *outer.within)
-    owner = _owner(f"{_process_nonce}:{serial}", label, within)
+    owner = _owner(f"{nonce}:{serial}", label, within)
     actor = Actor(owner, _liveness_of(strand, work), work)
-    bearer.known = known = _KnownActor(_process_nonce, label, serial, actor)
+    bearer.known = known = _KnownActor(nonce, label, serial, actor)
     return known
 
 
@@ -115,7 +115,7 @@ def current_owner(name: str | None = None) -> Owner:
 
 def new_owner() -> Owner:
     """Return an owner that is nobody else: for an object that any thread or task may use."""
-    return replace(current_owner(), key=f"{_process_nonce}:{next(_serials)}", within=())
+    return replace(current_owner(), key=f"{_nonce()}:{next(_serials)}", within=())
 
 
 def _owner(key: str, label: str, within: tuple[str, ...] = ()) -> Owner:
@@ -222,9 +222,3 @@ def _current_greenlet() -> Any:
     if not gevent_patched():
         return None
     return sys.modules["greenlet"].getcurrent()
-
-
-@fork.in_child
-def _after_fork() -> None:
-    global _process_nonce
-    _process_nonce = uuid.uuid4().hex

@@ -12,6 +12,7 @@ from distlock.admin import overview, views
 from distlock.conf import locks
 from distlock.models import HeldLock
 from tests.contract.watch import eventually
+from tests.servers.process import free_port
 
 LOCAL = "distlock.backends.local.LocalBackend"
 NOT_FOR_ALL = "What the error says is shown only to users who may see the texts of errors."
@@ -45,11 +46,7 @@ def unreachable(settings, nodes_nowhere):
 @pytest.fixture
 def nodes_nowhere():
     """An address at which nobody listens."""
-    import socket
-
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{closed.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def test_each_backend_is_shown_with_what_is_in_it(local, front, taken):

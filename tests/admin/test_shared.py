@@ -10,10 +10,9 @@ from django.contrib.admin.models import LogEntry
 
 from distlock import Lock, LockError, locks
 from distlock.admin.locks import HoldRef
-from distlock.backends.seats import backend_name
 from distlock.backends.shared import shared_locks
 from distlock.recipes import RWLock, Semaphore
-from distlock.types.lease import Kind
+from distlock.types.lease import Kind, LockKey
 
 HOSTILE = "<b>&amp;\u202e' OR 1"
 
@@ -48,7 +47,7 @@ def get(operator, url):
 
 
 def refs(kind, name):
-    info = shared_locks(locks["default"]).inspect(backend_name(kind, name))
+    info = shared_locks(locks["default"]).inspect(LockKey("default", kind, name).backend_name)
     return [str(HoldRef.of(info.of(holder))) for holder in info.holders]
 
 

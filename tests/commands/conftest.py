@@ -18,6 +18,7 @@ from distlock.models import AuditEntry, DatabaseLock, DatabaseRecord, RecordDire
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
 from tests.commands.terminal import MANAGE, Terminal
 from tests.databases import ALIASES
+from tests.servers.process import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -99,9 +100,8 @@ def sqlite_only(backend_settings, settings):
 @pytest.fixture
 def troubled(settings, silent):
     """A dead backend and a silent one beside the others."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        closed = server.getsockname()[1]
-    others = {alias: f"127.0.0.1:{port}" for alias, port in (("dead", closed), ("mute", silent))}
+    ports = (("dead", free_port()), ("mute", silent))
+    others = {alias: f"127.0.0.1:{port}" for alias, port in ports}
     settings.DISTLOCK = {
         **settings.DISTLOCK,
         **{

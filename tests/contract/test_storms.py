@@ -82,4 +82,4 @@ def test_a_storm_of_cancels_leaves_nothing_behind(actor, third, using, name, bur
         after.release()
         assert in_line(using, each) == 0
     eventually(cleaned_up)
-    assert not [hold for hold in manager.running() if hold.lease.name in names]
+    assert not [hold for hold in manager().running() if hold.lease.name in names]

@@ -10,6 +10,7 @@ from distlock import LockError, locks
 from distlock.concurrency.clock import clock
 from distlock.core.manager import manager
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
+from distlock.types.lease import Kind, LockKey
 from tests.contract.actors import PATIENCE
 
 SIGNALS = {
@@ -111,9 +112,10 @@ def cleaned_up():
     return not any(backend.cleanup.pending for backend in locks.made())
 
 
-def in_line(using, name, *owner):
+def in_line(using, name, lane=""):
     """Return how many threads and tasks of this process stand in line, the holder included.
 
-    ``owner`` is the key of a named one, whose line is apart.
+    ``lane`` is the key of a named owner, who has one of its own.
     """
-    return manager.queue.sizes().get((using, name, *owner), 0)
+    key = LockKey(using, Kind.LOCK, name)
+    return manager().queue.sizes().get((key, lane), 0)

@@ -19,9 +19,9 @@ def backend(settings):
 @pytest.fixture(autouse=True)
 def nobody_left_in_line():
     """Let the next test come first for any lock: threads of the package may still be leaving."""
-    before = manager.queue.sizes().keys()
+    before = manager().queue.sizes().keys()
     yield
-    eventually(lambda: manager.queue.sizes().keys() <= before)
+    eventually(lambda: manager().queue.sizes().keys() <= before)
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def often_renewed(settings, nobody_left_in_line):
         }
     }
     yield
-    for hold in manager.all():
-        manager.free(hold)
+    for hold in manager().all():
+        manager().free(hold)
 
 
 @pytest.fixture

@@ -308,7 +308,7 @@ def test_a_lock_can_be_taken_where_its_thread_has_the_mutex_of_threading():
     """Threads that distlock starts need that."""
 
     def act(frame):
-        done.append(manager.release_soon(held._key, held._current_owner, held))
+        done.append(manager().release_soon(held._key, held._current_owner, held))
 
     held, done = Lock("stock"), []
     for moment in itertools.count(1):

@@ -13,8 +13,8 @@ from django.db import connections, transaction
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.background import Cleanup
 from distlock.core import local_queue, manager
-from distlock.core.run_under import run_under
 from distlock.exceptions import BodyEnded
+from distlock.run_under import run_under
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
@@ -71,7 +71,7 @@ def others_get_it_after_the_transaction(locks):
     """As others_get_it(), when nobody knows the interrupts any more, nor the hooks in their way."""
     locks = list(locks)
     for lock in locks:
-        if (hold := manager.manager.find(lock._key, current_owner())) and hold.entered:
+        if (hold := manager.manager().holds.find(lock._key, current_owner())) and hold.entered:
             lock.release()
         eventually(lambda: not lock.held)  # noqa: B023
     others_get_it(locks)

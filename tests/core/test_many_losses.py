@@ -46,7 +46,7 @@ def leave_none(count):
     for number in range(count):
         take(number, lease=0.01, renew=False)
         in_thread(take, -number, lease=0.01)()
-    write_line(len(manager.all()))
+    write_line(len(manager().all()))
 
 
 def test_holds_that_nobody_leaves_are_forgotten(child):

@@ -20,7 +20,7 @@ class OneLength(LocalBackend):
         self.renewed += len(leases)
         return super().renew(leases, deadline)
 
-    def known_lost(self, lease):
+    def loss_reason(self, lease):
         return "its session ended" if self.gone else None
 
 

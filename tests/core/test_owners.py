@@ -10,6 +10,7 @@ import pytest
 
 from distlock import Lock, LockNotHeld, LockTimeout, State, locks
 from distlock.concurrency.clock import clock
+from distlock.types.lease import Kind, LockKey
 from distlock.types.owners import current_owner
 from tests.contract.watch import eventually
 
@@ -74,7 +75,14 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
     with Lock("stock") as lock:
         for _ in range(50):
             lock.acquire()
-        assert len(manager.hold(("default", "stock"), current_owner()).entries) == 1
+        assert (
+            len(
+                manager()
+                .holds.hold(LockKey("default", Kind.LOCK, "stock"), current_owner())
+                .entries
+            )
+            == 1
+        )
         for _ in range(50):
             lock.release()
 

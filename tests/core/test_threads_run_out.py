@@ -35,7 +35,7 @@ def test_a_loss_is_told_all_the_same(refuse):
 
 
 def test_a_lock_whose_lease_cannot_be_watched_is_free(refuse, in_thread, monkeypatch):
-    manager.after_fork_in_child()  # no timer is set yet
+    manager().__init__()  # no timer is set yet
     monkeypatch.setattr(renewal, "call_after", Timers().call_after)
     refuse("timers")
     refuse("cleanup")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from django.db import connections
 
+from distlock.backends.database.connection import CursorConnection
 from distlock.backends.database.mariadb import MariaDB
-from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run

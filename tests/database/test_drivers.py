@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from distlock.backends.database import errors
-from distlock.backends.database.raw_connection import CursorConnection
+from distlock.backends.database.connection import CursorConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import call_after
@@ -151,7 +151,7 @@ def test_a_prepared_upsert_takes_a_row_that_is_free(kind, backend, shared, name)
     dialect = backend.pool.dialect_for(shared.wrapper)
 
     def upsert(one):
-        answer = shared.run(dialect.acquire_sql(dialect.ACQUIRE, one, "TRUE", None), 5)
+        answer = shared.run(dialect.acquire_sql(dialect.upsert_text, one, "TRUE", None), 5)
         return dialect.granted(one, answer)
 
     tokens = []

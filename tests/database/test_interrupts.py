@@ -80,13 +80,13 @@ def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
     opened = []
 
     class Watched(connect.DatabaseSession):
-        def __init__(self, wrapper):
-            super().__init__(wrapper)
+        def __init__(self, *args):
+            super().__init__(*args)
             opened.append(weakref.ref(self))
 
     class WatchedLocally(connect.SQLiteSession):
-        def __init__(self, wrapper):
-            super().__init__(wrapper)
+        def __init__(self, *args):
+            super().__init__(*args)
             opened.append(weakref.ref(self))
 
     monkeypatch.setattr(connect, "DatabaseSession", Watched)

@@ -35,6 +35,24 @@ def test_it_is_as_if_all_rows_had_been_read(backend):
         assert (page.more, page.found, page.hosts) == (measure.more, measure.found, measure.hosts)
 
 
+def test_no_letter_of_a_search_stands_for_others(backend):
+    for name in ("a%b", "a_b", "a!b", "a\\b", "a'b", "axb", "A%B"):
+        assert backend.try_acquire(claim(name))
+    for search in ("%", "_", "!", "\\", "'", "a%b", "a_b", "a!b", "%b", "a\\", "!%"):
+        query = LockQuery(search=search)
+        page, measure = backend.page(query), page_of(backend.list(), query)
+        assert [info.name for info in page.locks] == [info.name for info in measure.locks]
+        assert page.found == measure.found == len(page.locks)
+
+
+def test_hosts_are_counted_each_by_itself(backend, database):
+    names = [f"web-{number}" for number in range(200)] + ["Web-1", "\u00fcber", "uber"]
+    for host in names:
+        assert backend.try_acquire(claim(f"lock:{host}", duration=60))
+        DatabaseLock.objects.using(database).filter(lock=f"lock:{host}").update(host=host)
+    assert backend.page(LockQuery()).hosts == dict.fromkeys(names, 1)
+
+
 def test_it_takes_two_statements_however_many_rows_there_are(make):
     backend = make()
     for number in range(30):

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from distlock import locks
-from distlock.backends.database.postgresql import channel_of, key_of
+from distlock.backends.database.record_sql import channel_of, key_of
 from distlock.backends.store import Exists, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE

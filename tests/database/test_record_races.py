@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 
 from distlock import LockUnavailable, locks
-from distlock.backends.database import connect, runner
+from distlock.backends.database import mariadb, postgresql, runner
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
@@ -151,15 +151,15 @@ BUSY = {
 @pytest.fixture
 def rows_are_waited_for(monkeypatch):
     """A server lets statements wait for a row until the test has looked, and not for a second."""
-    for name in ("_MYSQL_ONCE", "_POSTGRESQL_ONCE"):
-        text = getattr(connect, name)
+    for engine in (mariadb, postgresql):
+        text = engine._ONCE
         for brief, long in (
             ("innodb_lock_wait_timeout = 1,", "innodb_lock_wait_timeout = 20,"),
             ("lock_timeout = '1s'", "lock_timeout = '20s'"),
         ):
             text = text.replace(brief, long)
-        assert text != getattr(connect, name)
-        monkeypatch.setattr(connect, name, text)
+        assert text != engine._ONCE
+        monkeypatch.setattr(engine, "_ONCE", text)
 
 
 @pytest.fixture

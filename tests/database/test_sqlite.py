@@ -51,7 +51,7 @@ def test_a_lock_is_taken_in_the_callers_transaction(backend, database, name, row
         assert backend.try_acquire(claim(name)) is None
         assert backend.verify(lease)
         assert backend.inspect(name).state is State.HELD
-    assert not backend.known_lost(lease)
+    assert not backend.loss_reason(lease)
     assert backend.verify(lease)
     assert backend.renew([lease]) == {lease.nonce: True}
     assert backend.release(lease)
@@ -60,9 +60,9 @@ def test_a_lock_is_taken_in_the_callers_transaction(backend, database, name, row
 def test_a_rollback_undoes_the_lock_and_that_is_known_without_asking(backend, database, name, rows):
     with pytest.raises(Undone), transaction.atomic(using=database):
         lease = backend.try_acquire(claim(name))
-        assert not backend.known_lost(lease)
+        assert not backend.loss_reason(lease)
         raise Undone
-    assert backend.known_lost(lease)
+    assert backend.loss_reason(lease)
     assert not backend.verify(lease)
     assert backend.try_acquire(claim(name))
 
@@ -73,18 +73,18 @@ def test_a_rollback_to_a_savepoint_undoes_the_lock(backend, database, name):
             inner = backend.try_acquire(claim(f"{name}:inner"))
             raise Undone
         outer = backend.try_acquire(claim(f"{name}:outer"))
-        assert backend.known_lost(inner)
-        assert not backend.known_lost(outer)
-    assert not backend.known_lost(outer)
+        assert backend.loss_reason(inner)
+        assert not backend.loss_reason(outer)
+    assert not backend.loss_reason(outer)
     assert backend.verify(outer)
 
 
 def test_while_callbacks_run_after_the_commit_the_lock_is_held(backend, database, name):
     seen = []
     with transaction.atomic(using=database):
-        transaction.on_commit(lambda: seen.append(not backend.known_lost(lease)), using=database)
+        transaction.on_commit(lambda: seen.append(not backend.loss_reason(lease)), using=database)
         lease = backend.try_acquire(claim(name))
-        transaction.on_commit(lambda: seen.append(not backend.known_lost(lease)), using=database)
+        transaction.on_commit(lambda: seen.append(not backend.loss_reason(lease)), using=database)
     assert seen == [True, True]
 
 
@@ -96,7 +96,7 @@ def test_a_callback_that_fails_after_the_commit_does_not_undo_the_lock(backend, 
         transaction.on_commit(fail, using=database)
         lease = backend.try_acquire(claim(name))
     gc.collect()
-    assert not backend.known_lost(lease)
+    assert not backend.loss_reason(lease)
     assert backend.verify(lease)
 
 
@@ -105,7 +105,7 @@ def test_a_connection_that_is_closed_halfway_undoes_the_lock(backend, kind, data
         lease = backend.try_acquire(claim(name))
         if kind == "sqlite":
             connections[database].close()
-            assert backend.known_lost(lease)
+            assert backend.loss_reason(lease)
 
 
 def test_a_lock_freed_in_a_transaction_is_free_after_its_commit(backend, database, name):
@@ -140,7 +140,7 @@ def test_a_lock_taken_and_freed_in_one_transaction_leaves_a_free_row(backend, da
     with transaction.atomic(using=database):
         lease = backend.try_acquire(claim(name))
         assert backend.release(lease) is True
-    assert not backend.known_lost(lease)
+    assert not backend.loss_reason(lease)
     assert backend.inspect(name).state is State.FREE
 
 

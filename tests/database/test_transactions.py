@@ -217,7 +217,7 @@ def pair(kind, backend_settings, settings, isolated, name):
     """Two locks."""
     settings.DISTLOCK = backend_settings(kind)
     yield Lock(f"{name}:a"), Lock(f"{name}:b")
-    eventually(lambda: not any(hold.lease.name.startswith(name) for hold in manager.all()))
+    eventually(lambda: not any(hold.lease.name.startswith(name) for hold in manager().all()))
     locks.close_all()
 
 

@@ -17,7 +17,7 @@ def keeping(name, using, **more):
 
 
 def held_here(name):
-    return [hold for hold in manager.all() if hold.lease.name.startswith(name)]
+    return [hold for hold in manager().all() if hold.lease.name.startswith(name)]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ RENEWED = 12  # and of one that is not
 #: modules of the package that may read the clock of the day, and what for
 READERS = {
     "audit.py": "when somebody did something, and which entries are old, for people",
-    "core/held.py": "since when a lock is held, for people",
+    "core/hold.py": "since when a lock is held, for people",
     "admin/locks.py": "when a lock was broken, for people",
     "recipes/description.py": "for how long something is so, for people",
     "celery/messages.py": "the countdown to an eta, which Celery counts on this clock, too",

@@ -230,6 +230,8 @@ def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(
         await asyncio.sleep(0.1)
         gc.collect()
 
+    gc.collect()  # tasks of earlier tests
+    caplog.clear()
     with caplog.at_level(logging.ERROR, "asyncio"):
         asyncio.run(give_up())
     server(kind).resume()
@@ -246,7 +248,7 @@ def forsake(using, name):
     lock = Lock(name, using=using)
     lock.acquire()
     loop = asyncio.new_event_loop()
-    manager.forsaken = loop.create_task(Lock(name, using=using).aacquire())
+    manager().forsaken = loop.create_task(Lock(name, using=using).aacquire())
     loop.run_until_complete(stands_in_line(using, name))
     lock.release()
     loop.close()

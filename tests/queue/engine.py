@@ -8,8 +8,7 @@ import pytest
 from django.db import connections
 
 from distlock.backends import background
-from distlock.backends.database import pool, wait_session
-from distlock.backends.database.connect import ADVISORY_LOCKS
+from distlock.backends.database import connect, pool, wait_session
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -41,7 +40,7 @@ class Engine:
 
     def __init__(self, server):
         self.server = server
-        self.locks = ADVISORY_LOCKS[self.vendor]
+        self.locks = connect.ENGINES[self.vendor].locks
 
     def number(self, sql):
         return self.server.execute(sql)[0][0]

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import locks
-from distlock.recipes import Config, Election, Queue, Topic
+from distlock.recipes import Config, Election, Queue, Topic, queue_items, queue_records
 from tests.database.counting import statements
 
 pytestmark = pytest.mark.once
@@ -32,7 +32,9 @@ def test_of_a_config(make):
     assert cost(config.history) == 1
 
 
-def test_of_a_queue(make):
+def test_of_a_queue(make, monkeypatch):
+    monkeypatch.setattr(queue_items, "LOOKS_EVERY", 3600)
+    monkeypatch.setattr(queue_records, "BOUND_LASTS", 3600)
     queue = make(Queue)
     queue.put(1)
     assert cost(lambda: queue.put(2)) == 1

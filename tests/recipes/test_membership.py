@@ -258,7 +258,7 @@ class TestOneProcess:
             with pytest.raises(LockUnavailable):
                 group.join()
         assert not local.shared.cleanup.pending
-        assert not local.shared._requests.bound  # it would grow with every attempt
+        assert not local.shared._requests.sessions  # it would grow with every attempt
         assert not held_records(name)
 
     def test_one_whose_object_is_garbage_is_gone_within_a_lease(self, brief, name):

@@ -67,7 +67,7 @@ def test_one_that_was_lost_does_not_come_back_after_another(eager, name):
     first = Progress(name).start()
     with Progress(name) as second:
         second.advance(5)
-        eventually(lambda: first._membership.held is False)
+        eventually(lambda: first._state().membership.held is False)
         rejoining = {"distlock-rejoin"}
         eventually(lambda: not rejoining & {one.name for one in threading.enumerate()})
         first.advance()

@@ -10,10 +10,8 @@ from functools import partial
 import pytest
 
 from distlock import LockError, LockLost, LockUnavailable, locks
-from distlock.backends.seats import directory_of
 from distlock.concurrency.clock import clock
 from distlock.recipes import Queue, Semaphore
-from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, passed
@@ -270,7 +268,7 @@ def test_who_gets_fewer_than_it_saw_remembers_nothing_of_the_others(local, wrapp
     assert [delivery.body for delivery in taken] == ["one", "two"]
     for delivery in taken:
         delivery.ack()
-    assert not local.shared._requests.bound
+    assert not local.shared._requests.sessions
 
 
 @pytest.mark.slow
@@ -279,7 +277,7 @@ def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief,
     queues, other = [], Queue(f"{name}:other", lease=2 * PATIENCE)
     other.put("goes on")
     kept = other.get()
-    directory = directory_of(Kind.QUEUE, other.name)
+    directory = other._directory
     shared = Queue(f"{name}:shared")
     shared.put("keeps the session of the others alive")
     alive = shared.get()

@@ -89,6 +89,25 @@ def test_the_last_attempt_of_one_who_has_waited_is_not_lost_to_others(using, nam
         released.set()
 
 
+def test_one_whose_time_is_over_when_others_were_faster_gets_the_next_item(
+    using, name, monkeypatch
+):
+    queue, other, faster = Queue(name, using=using), Queue(name, using=using), []
+    queue.put_many(range(2))
+    apply = Wrapped(monkeypatch, "apply")
+
+    def be_faster(store, directory, *_):
+        if directory == f"queue:{name}" and threading.current_thread() is me and not faster:
+            faster.append(directory)
+            in_thread(lambda: other.get().ack())()
+            passed(0.05)
+
+    me = threading.current_thread()
+    apply.before = be_faster
+    assert queue.get(timeout=0.05).body == 1
+    assert faster
+
+
 def test_a_purge_that_is_cancelled_removes_nothing_that_comes_later(using, name, monkeypatch):
     queue, apply = Queue(name, using=using), Wrapped(monkeypatch, "apply")
     for _ in range(9):

@@ -69,7 +69,7 @@ def test_an_async_block_does_the_same(queue):
 
 def test_all_of_the_traceback_is_in_the_log(queue, caplog):
     error = fail(queue)
-    (record,) = [one for one in caplog.records if one.exc_info]
+    (record,) = [one for one in caplog.records if one.exc_info and one.name == "distlock"]
     assert record.exc_info[1] is error
     assert record.levelno == logging.ERROR
     assert (record.lock, record.kind, record.backend) == (queue.name, "queue", "default")

@@ -7,10 +7,8 @@ import pytest
 from django.core.serializers.json import DjangoJSONEncoder
 
 from distlock import locks
-from distlock.backends.seats import directory_of
 from distlock.backends.store import MAX_VALUE, Put
 from distlock.recipes import Config, Group, Queue, Topic
-from distlock.types.lease import Kind
 from distlock.types.values import MAX_DEPTH
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_queue import bodies
@@ -97,7 +95,7 @@ def write(using):
     def put(queue, number, text):
         record = Put(f"i/r/{number:020d}", None)
         object.__setattr__(record, "text", text)
-        locks[using].store.apply(directory_of(Kind.QUEUE, queue.name), [record])
+        locks[using].store.apply(queue._directory, [record])
 
     return put
 

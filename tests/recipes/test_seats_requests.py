@@ -133,18 +133,21 @@ class TestLostReplies:
         """A request for a place that is refused again and again must not be a storm."""
         apply, reads = wrapped("apply"), wrapped("read")
         with Semaphore(name, 1):
-            refused = itertools.count()
+            refused, accepted = itertools.count(), threading.Event()
 
             def refuse(known, directory, changes, *rest):
                 if joins(changes) and next(refused) < 5:
                     changes.append(Delete("there-is-none"))
                     rest[0].clear()
                     rest[0].append(_Never())
+                elif joins(changes):
+                    accepted.set()
 
             apply.before = refuse
-            assert Semaphore(name, 1).acquire(timeout=0.2) is False
+            waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
+            assert accepted.wait(PATIENCE)
             assert len(reads.calls) < 20
-        assert next(refused) > 5
+        assert waiting() is True
 
 
 class _Never:

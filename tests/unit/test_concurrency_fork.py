@@ -1,4 +1,4 @@
-"""Hooks run at a fork in a known order, and none keeps another from running."""
+"""A child of a fork has nothing of its parent's, from its first look at the process on."""
 
 import gc
 import os
@@ -8,21 +8,27 @@ import weakref
 from functools import partial
 from queue import SimpleQueue
 
+import pytest
+
+from distlock import Lock
 from distlock.concurrency import fork
 from distlock.concurrency.timers import call_after
 from distlock.concurrency.workers import WorkerThreads
 from tests.children import write_line
-from tests.contract.forks import fork_without_hooks
+from tests.contract.forks import fork_without_hooks, forked
+from tests.core.interrupting import interrupted, moments_of
 
-# Each test has a process of its own: hooks stay for as long as the process.
+# Nearly each test has a process of its own: hooks stay for as long as the process.
 
 
 class Thing:
+    """Has a connection."""
+
     def __init__(self, name):
         self.name = name
-        fork.reset_in_child(self)
+        fork.current().connections.add(self)
 
-    def after_fork_in_child(self):
+    def leave_to_parent(self):
         write_line(self.name)
 
 
@@ -34,10 +40,11 @@ def fork_once():
 
 
 def register_hooks():
-    things = [Thing("first")]
+    fork.in_child(lambda: write_line("first"))
+    thing = Thing("thing")
     fork.in_child(lambda: write_line("second"))
-    things.append(Thing("third"))
     fork_once()
+    del thing
 
 
 def drop_an_object():
@@ -50,26 +57,33 @@ def drop_an_object():
 
 
 def have_an_owner_that_deletes():
-    class Owner:
+    class Owner(Thing):
         def __init__(self):
-            fork.reset_in_child(self)  # before what it owns
+            super().__init__("owner")
             self.owned = Thing("owned")
+            self.owned.owner = weakref.ref(self)
             weakref.finalize(self.owned, write_line, "deleted").atexit = False
 
-        def after_fork_in_child(self):
-            del self.owned
-            write_line("owner")
+        def leave_to_parent(self):
+            super().leave_to_parent()
+            vars(self).pop("owned", None)
 
     owner = Owner()
     fork_once()
     del owner.owned
 
 
-def register_one_that_fails():
-    things = [Thing("first")]
+def register_some_that_fail():
+    class Failing(Thing):
+        def leave_to_parent(self):
+            raise ZeroDivisionError
+
+    things = [Failing(""), Thing("thing"), Failing("")]
+    fork.in_child(lambda: write_line("first"))
     fork.in_child(lambda: 1 / 0)
-    things.append(Thing("second"))
+    fork.in_child(lambda: write_line("second"))
     fork_once()
+    del things
 
 
 def decorate():
@@ -80,28 +94,153 @@ def decorate():
     write_line(hook())
 
 
-def test_hooks_run_in_order_functions_first(child):
-    assert child(register_hooks).finish() == ["second", "first", "third"]
+def test_connections_are_dropped_before_the_hooks_run_in_order(child):
+    assert child(register_hooks).finish() == ["thing", "first", "second"]
 
 
-def test_an_object_is_not_kept_alive(child):
+def test_an_object_with_a_connection_is_not_kept_alive(child):
     assert child(drop_an_object).finish() == ["True"]
 
 
-def test_none_is_deleted_before_its_own_hook_has_run(child):
+def test_none_is_deleted_before_its_connection_was_dropped(child):
     in_parent = "deleted"
     told = child(have_an_owner_that_deletes).finish()
-    assert told == ["owner", "owned", "deleted", in_parent]
+    assert sorted(told[:2]) == ["owned", "owner"]
+    assert told[2:] == ["deleted", in_parent]
 
 
-def test_a_hook_that_fails_keeps_no_other_from_running(child):
-    process = child(register_one_that_fails)
-    assert process.finish() == ["first", "second"]
+def test_what_fails_keeps_no_other_from_running(child):
+    process = child(register_some_that_fail)
+    assert process.finish() == ["thing", "first", "second"]
     assert "ZeroDivisionError" in process.errors
 
 
 def test_in_child_is_a_decorator(child):
     assert child(decorate).finish() == ["hook"]
+
+
+# What there is once in each process
+
+
+def test_each_process_has_one_of_its_own(way):
+    made = fork.PerProcess(lambda: [os.getpid()])
+    own = made()
+
+    def look():
+        grandchild = forked(lambda: (made(), made() is made()), way=way)
+        return made(), made() is own, grandchild[0] == made(), grandchild[1]
+
+    seen, *same = forked(look, way=way)
+    assert seen != own
+    assert same == [False, False, True]
+    assert made() is own
+
+
+def test_the_process_itself_is_another_one(way):
+    parent = fork.current()
+    assert parent is fork.current()
+    assert parent.pid == os.getpid()
+    assert forked(lambda: (fork.current() is parent, fork.current().pid == os.getpid()), way=way)
+    assert forked(lambda: fork.current() is not parent and fork.current() is fork.current())
+
+
+def test_threads_that_come_first_at_once_get_the_same_one():
+    line, got = threading.Barrier(8), []
+
+    def make():
+        line.wait(30)  # each of them makes one
+        return object()
+
+    made = fork.PerProcess(make)
+    threads = [threading.Thread(target=lambda: got.append(made())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 8
+    assert set(got) == {made()}
+
+
+def test_one_that_cannot_be_made_is_made_by_the_next_who_asks():
+    shortages = [MemoryError]
+
+    def make():
+        if shortages:
+            raise shortages.pop()
+        return "made"
+
+    made = fork.PerProcess(make)
+    with pytest.raises(MemoryError):
+        made()
+    assert made() == "made"
+
+
+def test_one_that_an_object_has_of_its_own_does_not_keep_it_alive():
+    class Owner:
+        def __init__(self):
+            self.state = fork.PerProcess(list)
+            self.state().append(1)
+
+    owner = Owner()
+    known = weakref.ref(owner)
+    del owner
+    assert known() is None
+
+
+def test_what_is_of_the_parent_is_not_deleted_in_the_child(way):
+    class Part:
+        def __del__(self):
+            deleted.append(os.getpid())
+
+    deleted, made = [], fork.PerProcess(Part)
+    made()
+
+    def use():
+        made()
+        gc.collect()
+        return list(deleted)
+
+    assert forked(use, way=way) == []
+
+
+def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypatch):
+    """At any moment of it: the child is one process then, without connections, and can work."""
+
+    class Counted:
+        def __init__(self):
+            self.left = 0
+            fork.current().connections.add(self)
+
+        def leave_to_parent(self):
+            self.left += 1
+
+    def begin():
+        """In the child, take this for the first look."""
+        fork._process = parent
+        parent.children.clear()
+        return fork.current()
+
+    def look():
+        for moment in range(1, moments_of(begin) + 1):
+            thing.left, seen = 0, []
+            interrupted(begin, moment)
+            other = threading.Thread(target=lambda: seen.append(fork.current()))  # noqa: B023
+            other.start()
+            seen.append(fork.current())
+            other.join(10)
+            if len({*seen, fork.current()} - {parent}) != 1 or len(seen) != 2 or not thing.left:
+                return moment
+            with Lock("stock", using="local", timeout=5) as lock:
+                lock.verify()
+        return "begun"
+
+    monkeypatch.setattr(fork, "_keep_threads", int)  # it has a moment for each object there is
+    with Lock("stock", using="local"):
+        parent, thing = fork.current(), Counted()
+        assert forked(look) == "begun"
+
+
+# Forks without hooks
 
 
 def forked_without_hooks():
@@ -117,16 +256,16 @@ def reset_in_several_threads():
 
     @fork.in_child
     def reset():
-        fork.ensure_reset()  # a hook may use what does this
+        assert fork.current() is fork.current()  # a hook may use what does this
         begun.set()
         go_on.wait(30)
         write_line("reset")
 
     def use():
-        fork.ensure_reset()
+        fork.current()
         over.append(threading.current_thread())
 
-    fork.ensure_reset()
+    fork.current()
     if forked_without_hooks():
         threads = [threading.Thread(target=use) for _ in range(4)]
         for thread in threads:
@@ -136,7 +275,7 @@ def reset_in_several_threads():
         go_on.set()
         for thread in threads:
             thread.join()
-        fork.ensure_reset()
+        fork.current()
         write_line(len(over))
 
 
@@ -145,13 +284,13 @@ def reset_while_a_thread_is_about_to():
 
     def stop(frame, event, arg):
         code = frame.f_code
-        if code.co_filename == fork.__file__ and code.co_name != "ensure_reset":
+        if code.co_filename == fork.__file__ and code.co_name != "current":
             looked.set()
             go_on.wait(30)
 
     def use():
         sys.settrace(stop)
-        fork.ensure_reset()
+        fork.current()
         sys.settrace(None)
 
     fork.in_child(lambda: write_line("reset"))
@@ -159,7 +298,7 @@ def reset_while_a_thread_is_about_to():
         late = threading.Thread(target=use)
         late.start()
         looked.wait(30)
-        fork.ensure_reset()
+        fork.current()
         go_on.set()
         late.join()
 
@@ -168,22 +307,22 @@ def fork_in_a_child():
     fork.in_child(lambda: write_line("reset"))
     if forked_without_hooks():
         if forked_without_hooks():
-            fork.ensure_reset()
+            fork.current()
             fork_once()
-            fork.ensure_reset()
+            fork.current()
             write_line("grandchild")
             os._exit(0)
-        fork.ensure_reset()
+        fork.current()
         write_line("child")
         os._exit(0)
-    fork.ensure_reset()
+    fork.current()
 
 
 def fail_in_a_child_without_hooks():
     fork.in_child(lambda: 1 / 0)
     fork.in_child(lambda: write_line("second"))
     if forked_without_hooks():
-        fork.ensure_reset()
+        fork.current()
         write_line("goes on")
 
 

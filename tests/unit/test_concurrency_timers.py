@@ -12,6 +12,7 @@ import pytest
 from distlock.concurrency import timers
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import Timers
+from tests.contract.forks import forked
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
@@ -199,14 +200,18 @@ def test_a_timer_is_refused_if_there_is_no_thread(monkeypatch):
     assert called.wait(PATIENCE)
 
 
-def test_the_child_of_a_fork_has_no_timers_but_its_own():
-    own, called, mine = Timers(), [], threading.Event()
-    with Busy(own):
-        own.call_after(0, lambda: called.append(True))
-        own.after_fork_in_child()
-    own.call_after(0, mine.set)
-    assert mine.wait(PATIENCE)
-    assert not called
+def test_the_child_of_a_fork_has_no_timers_but_its_own(way):
+    called = []
+
+    def in_child():
+        mine = threading.Event()
+        timers.call_after(0, mine.set)
+        return mine.wait(PATIENCE), called
+
+    with Busy(timers):
+        timers.call_after(0, lambda: called.append(True))
+        assert forked(in_child, way=way) == (True, [])
+    eventually(lambda: called)
 
 
 @pytest.mark.parametrize("has_threads", [0, 1])

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlock.concurrency import wait_queue
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import WaitQueue
 from tests.contract.watch import eventually
 
 PATIENCE = 20.0
@@ -90,7 +89,8 @@ def test_who_waits_goes_on_while_the_memory_is_short(monkeypatch, error):
         raise error
 
     queue, asked = WaitQueue(), []
-    monkeypatch.setattr(wait_queue, "threading", SimpleNamespace(Lock=fail))
+    short = SimpleNamespace(**{**vars(threading), "Lock": fail})
+    monkeypatch.setattr("distlock.concurrency.threads.threading", short)
     with pytest.raises(Empty):
         queue.get(0.03)
     threading.Timer(0.05, queue.put, ["item"]).start()

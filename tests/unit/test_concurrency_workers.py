@@ -3,12 +3,15 @@
 import asyncio
 import signal
 import threading
+from functools import partial
 
 import pytest
 
 from distlock.concurrency import threads
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import NotDone, WorkerThreads
+from tests.contract.forks import forked
 from tests.core.interrupting import interrupted
 
 PATIENCE = 20.0
@@ -140,10 +143,10 @@ def test_settling_waits_for_the_calls_that_have_begun_or_will():
     workers, done = WorkerThreads(1, "test"), []
     over = busy(workers)
     workers.submit(lambda: done.append(True))
-    workers.settle(0.001)
+    workers.drain(0.001)
     assert not done
     over.set()
-    workers.settle(PATIENCE)
+    workers.drain(PATIENCE)
     assert done
 
 
@@ -152,7 +155,7 @@ def test_a_call_is_refused_if_there_is_no_thread(refuse):
     refuse("test")
     with pytest.raises(RuntimeError):
         workers.submit(lambda: made.append(True))
-    workers.settle(PATIENCE)
+    workers.drain(PATIENCE)
     assert not made
 
 
@@ -191,7 +194,7 @@ def test_an_interrupted_submit_leaves_nothing_behind(monkeypatch):
             jobs.append(workers.submit(lambda: made.append(True) or "lease", undone.set))
 
         interrupt = interrupted(submit, moment)
-        workers.settle(PATIENCE)
+        workers.drain(PATIENCE)
         if interrupt and made:
             assert undone.wait(PATIENCE)
         assert outcome(workers.submit(lambda: "next")) == "next"
@@ -199,12 +202,11 @@ def test_an_interrupted_submit_leaves_nothing_behind(monkeypatch):
     assert jobs[0].take() == "lease"
 
 
-def test_the_child_of_a_fork_has_threads_of_its_own():
-    workers = WorkerThreads(1, "test")
-    over = busy(workers)
-    workers.submit(lambda: "waits in line")
-    workers.after_fork_in_child()
-    assert outcome(workers.submit(lambda: "child")) == "child"
+def test_the_child_of_a_fork_has_threads_of_its_own(way):
+    workers = PerProcess(partial(WorkerThreads, 1, "test"))
+    over = busy(workers())
+    workers().submit(lambda: "waits in line")
+    assert forked(lambda: outcome(workers().submit(lambda: "child")), way=way) == "child"
     over.set()
 
 
@@ -238,7 +240,7 @@ async def test_a_task_is_told_whether_a_late_call_has_begun():
         await workers.run(lambda: made.append(True), clock() + 0.001)
     assert not late.value.begun
     over.set()
-    workers.settle(PATIENCE)
+    workers.drain(PATIENCE)
     assert not made
 
 
@@ -253,7 +255,7 @@ async def test_the_call_of_a_cancelled_task_is_made_unless_it_can_be_undone(undo
     with pytest.raises(asyncio.CancelledError):
         await task
     over.set()
-    workers.settle(PATIENCE)
+    workers.drain(PATIENCE)
     assert bool(done) is not undoes
 
 
@@ -270,7 +272,7 @@ def test_a_call_in_line_is_made_though_its_event_loop_is_closed(undoes):
     task._log_destroy_pending = False
     loop.close()
     over.set()
-    workers.settle(PATIENCE)
+    workers.drain(PATIENCE)
     assert done
     assert not undoes or undone.wait(PATIENCE)
     coroutine.close()

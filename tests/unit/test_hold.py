@@ -5,8 +5,7 @@ import pytest
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
 from distlock.concurrency.clock import clock
-from distlock.core.entrant import Entrant
-from distlock.core.held import HeldLease
+from distlock.core.hold import Entrant, Hold
 from distlock.types.lease import Claim, Owner
 
 FIRST = Owner("nonce/1", "web1", 100, "MainThread")
@@ -15,12 +14,12 @@ FIRST = Owner("nonce/1", "web1", 100, "MainThread")
 class Forgetful(LocalBackend):
     """Knows that what it granted was rolled back."""
 
-    def known_lost(self, lease):
+    def loss_reason(self, lease):
         return "the transaction it was taken in was rolled back"
 
 
 def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True, **params):
-    return HeldLease(
+    return Hold(
         backend_class("default", params),
         Claim("stock", FIRST, duration).granted(7, sent_at=clock() + ends_in - duration),
         Entrant(lambda: True, renews=renews),
@@ -28,27 +27,27 @@ def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True
 
 
 def test_a_hold_whose_lease_runs_is_not_lost():
-    assert hold().why_lost() is None
-    assert hold().loss() is None
+    assert hold().loss_reason() is None
+    assert hold().lost_error() is None
 
 
 def test_a_hold_is_lost_the_moment_its_deadline_has_passed():
-    assert hold(ends_in=-0.001).why_lost() is not None
+    assert hold(ends_in=-0.001).loss_reason() is not None
 
 
 def test_a_hold_that_its_backend_knows_to_be_lost_is_lost():
-    assert hold(Forgetful).why_lost() is not None
+    assert hold(Forgetful).loss_reason() is not None
 
 
 def test_a_hold_that_was_lost_stays_lost_whatever_its_deadline_says():
     lost = hold()
     lost.lost = "it was broken"
     lost.extend(clock() + 1000)
-    assert lost.why_lost() == "it was broken"
+    assert lost.loss_reason() == "it was broken"
 
 
 def test_the_error_names_the_lock_the_token_and_the_reason():
-    loss = hold(ends_in=-1).loss()
+    loss = hold(ends_in=-1).lost_error()
     assert isinstance(loss, LockLost)
     assert "'stock'" in str(loss)
     assert "7" in str(loss)
@@ -57,7 +56,7 @@ def test_the_error_names_the_lock_the_token_and_the_reason():
 def test_a_renewal_moves_the_end():
     late = hold(ends_in=-1)
     late.extend(clock() + 30)
-    assert late.why_lost() is None
+    assert late.loss_reason() is None
 
 
 @pytest.mark.parametrize("renews", [True, False])

@@ -26,7 +26,7 @@ UNHARMED = {
     "Watches._follow",
     "_Alarm.wait",
     "_free_without_holder",
-    "_run_in_child",
+    "_leave_to_parent",
     "send_loss",
 }
 

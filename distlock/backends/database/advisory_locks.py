@@ -9,11 +9,12 @@ import functools
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote
 
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.types.lease import Claim, Waiting
 
 #: How a comment begins; nothing in it is special to SQL, drivers or LIKE.
@@ -118,9 +119,18 @@ class AdvisoryLocks(ABC):
         ``free`` is the dialect's statement. If it changes nothing, the native lock may be kept.
         """
 
-    @abstractmethod
-    def look(self, names: Collection[str]) -> Statement:
-        """Ask rows for name, owner, token, and seconds until the lease ends, below 0 since then."""
+    #: the column ``lock``, see Dialect.LOCK
+    lock: ClassVar[str] = Dialect.LOCK
+    #: the seconds until the lease of a row ends, below 0 since then
+    remaining: ClassVar[str]
+
+    def look(self, names: Sequence[str]) -> Statement:
+        """Ask rows for name, owner, token, and the seconds that remain."""
+        return Statement(
+            f"SELECT {self.lock}, owner, token, {self.remaining} FROM {TABLE}"
+            f" WHERE {in_list(self.lock, 'lock', names)}",
+            named_values("lock", names),
+        )
 
     # Long waits
 

@@ -19,19 +19,19 @@ What other modules build on (everything else in this package goes through it):
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
 import threading
-import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any, ClassVar
 
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
-from distlock.backends.database.drivers import raw_connection_for
-from distlock.backends.database.raw_connection import RawConnection, TimedOut
 from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import (
     Result,
@@ -41,6 +41,95 @@ from distlock.backends.database.statements import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
+from distlock.concurrency.timers import call_after
+
+#: shuts the socket of a connection down, from another thread
+HangUp = Callable[[], object]
+
+
+class TimedOut(Exception):
+    """The answer did not come within the time limit. It may come later."""
+
+
+class RawConnection(ABC):
+    """A connection of a driver. It raises the driver's own errors."""
+
+    @abstractmethod
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """Run the statements of one packet; returns the result of each.
+
+        Raises TimedOut after ``limit`` seconds (None: never).
+        """
+
+    #: whether notifications() works
+    hears: ClassVar[bool] = False
+
+    def notifications(self) -> list[str]:
+        """PostgreSQL: return what NOTIFY has told this session since the last time."""
+        raise NotImplementedError
+
+
+@contextlib.contextmanager
+def hung_up_after(limit: float | None, hang_up: HangUp | None) -> Iterator[None]:
+    """Let a timer end what is waited for; TimedOut if it had to."""
+    if limit is None or hang_up is None:
+        yield
+        return
+    timer = call_after(limit, hang_up)
+    try:
+        yield
+    except Exception as error:
+        if not timer.cancel():
+            raise TimedOut from error
+        raise
+    finally:
+        timer.cancel()
+
+
+class CursorConnection(RawConnection):
+    """Any driver that Django has a backend for."""
+
+    def __init__(self, wrapper: Any, hang_up: HangUp | None = None) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected.
+
+        ``hang_up`` shuts its socket down; without that there is no time limit.
+        """
+        self._wrapper = wrapper
+        self._hang_up = hang_up
+        # Of several statements in one packet psycopg2 tells the last result only.
+        self._has_next_set = wrapper.Database.__name__ != "psycopg2"
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        with hung_up_after(limit, self._hang_up):
+            return self._execute(statement)
+
+    def _execute(self, statement: Statement) -> list[Result]:
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self._wrapper.create_cursor()
+        try:
+            cursor.execute(statement.sql, statement.params)
+            results = _results(cursor) if self._has_next_set else [_result(cursor)]
+            cursor.close()
+            return results
+        except BaseException:
+            # The traceback keeps the cursor, and with SQLite that keeps its lock on the file.
+            with contextlib.suppress(Exception):
+                cursor.close()
+            raise
+
+
+def _results(cursor: Any) -> list[Result]:
+    results = [_result(cursor)]
+    while hasattr(cursor, "nextset") and cursor.nextset():
+        results.append(_result(cursor))
+    return results
+
+
+def _result(cursor: Any) -> Result:
+    rows = [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
+    return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0)
+
 
 #: The least seconds that the database gets for an answer, even if less time is left. A statement
 #: that is given up costs its session.
@@ -67,8 +156,6 @@ class Notices:
 
     def listen(self, wrapper: Any) -> None:
         """Listen from now on, on a Django connection that is open."""
-        if wrapper.vendor != "postgresql":
-            return
         if hasattr(wrapper.connection, "add_notice_handler"):
             wrapper.connection.add_notice_handler(self.handle)
         else:
@@ -108,7 +195,8 @@ class Connection:
         self.before: tuple[str, ...] = ()
         self._raw = raw
         self._renames_tables = bool(renamed_tables())
-        self._notices = Notices()
+        #: hears what PostgreSQL tells beside its answers
+        self.notices = Notices()
 
     def ask(self, statement: Statement) -> Result:
         """Run a statement in the time for which this was lent. Raises a StatementFailed."""
@@ -137,8 +225,8 @@ class Connection:
         except BaseException:
             self.usable = False  # the answer is still unread: the next statement would read it
             raise
-        if self._notices.not_replicated:
-            self._notices.not_replicated = False
+        if self.notices.not_replicated:
+            self.notices.not_replicated = False
             raise errors.NotReplicated("its commit may not have reached the synchronous standby")
         if len(results) == 1:
             return results[0]
@@ -173,10 +261,15 @@ class DatabaseSession(Connection):
     If an interrupt drops the last reference, the garbage collector closes the session.
     """
 
-    def __init__(self, wrapper: Any) -> None:
-        """``wrapper`` is one that nobody else uses, and that is connected."""
+    def __init__(
+        self, wrapper: Any, raw_for: Callable[[Any, HangUp | None], RawConnection]
+    ) -> None:
+        """``wrapper`` is one that nobody else uses, and that is connected.
+
+        ``raw_for`` is raw_connection_for() of the drivers.
+        """
         self._drivers_fd = fd = _fileno(wrapper)
-        super().__init__(wrapper, raw_connection_for(wrapper, self.hang_up if fd >= 0 else None))
+        super().__init__(wrapper, raw_for(wrapper, self.hang_up if fd >= 0 else None))
         #: to which database it was opened, by the settings
         self.target: tuple[Any, ...] = ()
         #: where the server finds the table of the locks: the schema, on MySQL the database
@@ -185,7 +278,6 @@ class DatabaseSession(Connection):
         self.namespace = ""
         #: when it was used last, by clock()
         self.idle_since = 0.0
-        self._notices.listen(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
@@ -194,7 +286,27 @@ class DatabaseSession(Connection):
         self._readable = select.poll()
         if self._file is not None:
             self._readable.register(self._file, select.POLLIN)
-        _sessions.add(self)
+        fork.current().connections.add(self)
+
+    def run_as_engine(self, statement: Statement, limit: float) -> Result:
+        """Run a statement as on a connection of the project's own; raises NoSession.
+
+        An engine may choose the schema with each cursor (django-tenants).
+        """
+        wrapper = self.wrapper
+        if not is_without_pool(wrapper):
+            return self.run(statement, limit)
+        try:
+            # In one transaction, because a pooler may give the next one to another server process.
+            wrapper.set_autocommit(False)
+            wrapper.cursor().close()
+            result = self.run(statement, limit)
+            wrapper.commit()
+            wrapper.set_autocommit(True)
+        except (wrapper.Database.Error, DjangoDatabaseError) as error:
+            cause = error.__cause__ or error
+            raise errors.NoSession(f"cannot ask for the schema: {error}") from cause
+        return result
 
     def hang_up(self) -> None:
         """Shut the socket down, which ends whatever waits for it; the session is of no use then."""
@@ -215,7 +327,7 @@ class DatabaseSession(Connection):
     def close(self) -> None:
         """End the session, quietly, whatever state it is in; the server frees its native locks."""
         self.usable = False
-        _sessions.discard(self)
+        fork.current().connections.discard(self)
         # The driver's own connection first: another engine's close() may give it to a pool.
         raw, self.wrapper.connection = self.wrapper.connection, None
         with contextlib.suppress(Exception):  # it is gone either way
@@ -243,6 +355,18 @@ class DatabaseSession(Connection):
         os.close(nowhere)
 
 
+def is_without_pool(wrapper: Any) -> bool:
+    """Return whether a connection of ours does without its engine's pool, see connect.py."""
+    return type(wrapper) is not wrapper.__class__
+
+
+def at_most(options: dict[str, Any], option: str, seconds: float) -> int:
+    """Return the user's own seconds if they are less; drivers want them whole and above 0."""
+    own = int(options.get(option) or 0)
+    most = max(math.ceil(seconds), 1)
+    return min(own, most) if own > 0 else most
+
+
 def _shut_down(fd: int) -> None:
     try:
         copy = os.dup(fd)  # Python's socket closes what it was made of
@@ -267,12 +391,4 @@ def _fileno(wrapper: Any) -> int:
         return -1
 
 
-_sessions: weakref.WeakSet[DatabaseSession] = weakref.WeakSet()
 _of_parent: list[DatabaseSession] = []
-
-
-@fork.in_child
-def _leave_sessions_to_parent() -> None:
-    for session in list(_sessions):
-        session.leave_to_parent()
-    _sessions.clear()

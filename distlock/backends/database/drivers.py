@@ -8,16 +8,17 @@ cursor, and a timer shuts the socket down when the time is up.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
-from distlock.backends.database.raw_connection import (
+from distlock.backends.database.connection import (
     CursorConnection,
+    HangUp,
     RawConnection,
-    SQLiteConnection,
     TimedOut,
     hung_up_after,
 )
@@ -36,7 +37,7 @@ _TIME_TO_PREPARE = 1.0
 _ALREADY_PREPARED = "42P05"  # duplicate_prepared_statement
 
 
-def raw_connection_for(wrapper: Any, hang_up: Callable[[], object] | None) -> RawConnection:
+def raw_connection_for(wrapper: Any, hang_up: HangUp | None) -> RawConnection:
     """Return how to send statements on a Django connection that is open.
 
     ``hang_up`` shuts its socket down, from another thread; None if it has none.
@@ -111,9 +112,7 @@ class MySQLConnection(RawConnection):
     which one waits in the server has none, and needs a timer instead.
     """
 
-    def __init__(
-        self, connection: Any, hang_up: Callable[[], object] | None, *, prepares: bool
-    ) -> None:
+    def __init__(self, connection: Any, hang_up: HangUp | None, *, prepares: bool) -> None:
         """``hang_up`` shuts the socket down; None if the connection has a ``read_timeout``.
 
         ``prepares``: statements that are sent often may be prepared.
@@ -332,3 +331,33 @@ class _Numbers(dict[str, str]):
     def __missing__(self, name: str) -> str:
         self[name] = number = f"${len(self) + 1}"
         return number
+
+
+class SQLiteConnection(RawConnection):
+    """Python's own driver. Django's cursor would convert each text anew."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        params = statement.params
+        numbered = len(params) if isinstance(params, tuple) else None
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(_sqlite_text(statement.sql, numbered), params)
+            rows = cursor.fetchall()
+            return [Result(rows, cursor.rowcount, cursor.lastrowid or 0)]
+        finally:
+            cursor.close()  # a traceback may keep it, and with it the lock on the file
+
+
+@functools.lru_cache(maxsize=256)
+def _sqlite_text(sql: str, numbered: int | None) -> str:
+    """Return a text with the placeholders of SQLite; ``numbered`` is how many have no names."""
+    return sql % (_Named() if numbered is None else ("?",) * numbered)
+
+
+class _Named(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return f":{name}"

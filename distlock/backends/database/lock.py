@@ -12,12 +12,11 @@ from django.db import connections
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.database import errors
 from distlock.backends.database.checks import database_checks, settings_checks
-from distlock.backends.database.connect import ADVISORY_LOCKS, engine_of, refusal
+from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper_of
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.maintenance import force_release, make_table, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.runner import StatementRunner
+from distlock.backends.database.runner import StatementRunner, force_release, renew
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import poll_in_turn
 from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
@@ -26,6 +25,7 @@ from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
 from distlock.backends.database.wait_manager import WaitManager
 from distlock.concurrency.clock import clock, left
+from distlock.migrations._create_table import make_table
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import gevent_patched
 from distlock.types.query import LockQuery, Page
@@ -65,11 +65,7 @@ class DatabaseBackend(BaseBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         self.database: str = self.settings.options["database"]
-        if self.database not in connections:
-            known = ", ".join(map(repr, connections))
-            self.settings.refuse(
-                f"OPTIONS['database'] is {self.database!r}; DATABASES has: {known}"
-            )
+        engine = self._engine()
         self.wait = self.settings.choice("wait", ("auto", "native", "poll"))
         self.waiters = self.settings.count("waiters")
         self.keeps_rows_for = self.settings.seconds("keep")
@@ -81,24 +77,19 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled={"poll": True, "native": False}.get(self.wait),
         )
-        engine = engine_of(self.database)
-        if why := refusal(engine):
-            self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        vendor = engine.vendor
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller: CallerTransaction | None = None
-        if vendor == "sqlite":
+        if engine.in_process:
             self._caller = CallerTransaction(self.database, self._abandoned, self.cleanup.add)
         self._runner = StatementRunner(self.pool, self._caller.connection if self._caller else None)
         self._transactions = Transactions(self._runner)
-        advisory_locks = ADVISORY_LOCKS.get(vendor)
         self.waits: WaitManager | None = None
         # A greenlet that waits in a driver keeps all others from running.
-        if advisory_locks and self.wait != "poll" and not gevent_patched():
+        if engine.locks and self.wait != "poll" and not gevent_patched():
             self.waits = WaitManager(
-                self.pool, advisory_locks, self.waiters, self.calls, self.cleanup.add
+                self.pool, engine.locks, self.waiters, self.calls, self.cleanup.add
             )
-        self._store = DatabaseStore(self.pool, vendor, self.keeps_rows_for)
+        self._store = DatabaseStore(self.pool, engine, self.keeps_rows_for)
         self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
@@ -108,6 +99,17 @@ class DatabaseBackend(BaseBackend):
             extends=True,
             late_requests=self._caller is None,
         )
+
+    def _engine(self) -> Engine:
+        """Return the engine of the database; refuse one that cannot keep locks."""
+        refused = f"OPTIONS['database'] is {self.database!r}"
+        if self.database not in connections:
+            known = ", ".join(map(repr, connections))
+            self.settings.refuse(f"{refused}; DATABASES has: {known}")
+        wrapper = wrapper_of(self.database)
+        if why := refusal(wrapper):
+            self.settings.refuse(f"{refused}: {why}")
+        return ENGINES[wrapper.vendor]
 
     @property
     def store(self) -> DatabaseStore:
@@ -245,7 +247,7 @@ class DatabaseBackend(BaseBackend):
 
     def _abandoned(self, nonce: str) -> None:
         if self.listener:
-            self.listener.lease_abandoned(nonce)
+            self.listener.lease_orphaned(nonce)
 
     # Looking
 
@@ -266,8 +268,8 @@ class DatabaseBackend(BaseBackend):
 
         return self._runner.work(is_held, deadline, lease.nonce)
 
-    def known_lost(self, lease: Lease) -> str | None:
-        """See BaseBackend.known_lost()."""
+    def loss_reason(self, lease: Lease) -> str | None:
+        """See BaseBackend.loss_reason()."""
         return ROLLED_BACK if self._caller and self._caller.was_rolled_back(lease.nonce) else None
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
@@ -306,9 +308,14 @@ class DatabaseBackend(BaseBackend):
 
     def sweep(self) -> SweepResult:
         """See BaseBackend.sweep(). Sweeps the records, too."""
-        locks = sweep(self._runner, self.keeps_rows_for)
+        runner = self._runner
+        try:
+            expired = runner.clear(lambda db: db.dialect.expired(), None)
+            removed = runner.clear(lambda db: db.dialect.unused(self.keeps_rows_for), None)
+        except errors.StatementFailed as failed:
+            raise runner.unavailable(failed) from failed.__cause__
         records = self.store.sweep()
-        return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
+        return SweepResult(expired + records.expired, removed + records.removed)
 
     def frees_inside(self, database: str) -> bool:
         """See BaseBackend.frees_inside(). On SQLite only one can write, see CallerTransaction."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest
-from distlock.backends.database.connection import Connection
+from distlock.backends.database.connection import Connection, DatabaseSession, at_most
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
@@ -17,8 +17,9 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
 )
-from distlock.backends.database.sql import TABLE, Dialect, insert, row_columns, update
+from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
+from distlock.backends.open_transactions import SEES_COMMITS
 from distlock.backends.store import Address
 from distlock.types.lease import Lease
 
@@ -35,43 +36,54 @@ class MySQL(Dialect):
 
     LOCK: ClassVar[str] = "`lock`"
     HELD: ClassVar[str] = ""
+    TABLE_AS_HELD: ClassVar[str] = TABLE
     NOW: ClassVar[str] = "UTC_TIMESTAMP(6)"
     LATER: ClassVar[str] = f"{NOW} + INTERVAL {{0}} MICROSECOND"
     EARLIER: ClassVar[str] = f"{NOW} - INTERVAL {{0}} MICROSECOND"
     MICROSECONDS: ClassVar[str] = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})"
-    # Assignments are made from left to right, and later ones see what earlier ones have assigned.
-    # The assignment to nonce decides, and the others test nonce. owner and expires_at come last,
-    # because the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
-    # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see
-    # _VERDICT.
-    _UPSERT: ClassVar[str] = f"""{insert(NOW, LATER, MICROSECONDS, lock="`lock`")}\
+    # To look each row up in the order of the names takes twice as long.
+    WHOLE: ClassVar[str] = " USE INDEX ()"
+    # To compare the names themselves takes four times as long. Each number has 32 bits.
+    GROUPED: ClassVar[str] = "MIN(host)"
+    BY_HOST: ClassVar[str] = "CRC32(host), CRC32(REVERSE(host))"
+
+    def _write(self) -> str:
+        # Assignments are made from left to right, and later ones see what earlier ones have
+        # assigned. The assignment to nonce decides, and the others test nonce. owner and expires_at
+        # come last, because the decision reads them.
+        # https://dev.mysql.com/doc/refman/8.4/en/update.html
+        # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see
+        # _verdict().
+        return f"""{self._insert()}\
 ON DUPLICATE KEY UPDATE
-    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {NOW}) AND {{condition}},
+    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {self.NOW}) AND {{condition}},
                VALUES(nonce), nonce),
-    token = IF({_MINE}, GREATEST(token + 1, {MICROSECONDS}), token),
+    token = IF({_MINE}, GREATEST(token + 1, {self.MICROSECONDS}), token),
     description = IF({_MINE}, VALUES(description), description),
     host = IF({_MINE}, VALUES(host), host),
     process = IF({_MINE}, VALUES(process), process),
     thread = IF({_MINE}, VALUES(thread), thread),
     lease = IF({_MINE}, VALUES(lease), lease),
     renews = IF({_MINE}, VALUES(renews), renews),
-    acquired_at = IF({_MINE}, {NOW}, acquired_at),
+    acquired_at = IF({_MINE}, {self.NOW}, acquired_at),
     owner = IF({_MINE}, VALUES(owner), owner),
-    expires_at = IF({_MINE}, {LATER.format("%(duration)s")}, expires_at)
+    expires_at = IF({_MINE}, {self.LATER.format("%(duration)s")}, expires_at)
 """
-    _VERDICT: ClassVar[str] = (
-        f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {row_columns('`lock`', NOW)}"
-    )
-    ACQUIRE: ClassVar[str] = f"{_UPSERT}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
-    # Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that is
-    # one or none, because the token of a row that it matched always changes. Its token is what
-    # LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to be read.
-    # https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
-    # Where Galera runs it again after it lost against another node, there is one OK packet, of the
-    # last time.
-    ACQUIRE_EXISTING: ClassVar[str] = update(
-        NOW, LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {MICROSECONDS}))", lock="`lock`"
-    )
+
+    def _verdict(self) -> str:
+        return f"IF(owner = %(owner)s, nonce, '') AS nonce, token, {self.columns}"
+
+    def _upsert(self) -> str:
+        return f"{self._write()}; SELECT {self._verdict()} FROM {TABLE} WHERE `lock` = %(lock)s"
+
+    def _update_existing(self) -> str:
+        # Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that
+        # is one or none, because the token of a row that it matched always changes. Its token is
+        # what LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to
+        # be read. https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
+        # Where Galera runs it again after it lost against another node, there is one OK packet, of
+        # the last time.
+        return self._update(f"LAST_INSERT_ID(GREATEST(token + 1, {self.MICROSECONDS}))")
 
     def ends_within(self, seconds: str) -> str:
         # Its other form, a time of each row's own, takes twice as long.
@@ -80,9 +92,8 @@ ON DUPLICATE KEY UPDATE
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
         # locked: the row must be another afterwards.
-        where, params = self.where_held([lease])
-        later = "expires_at + INTERVAL 1 MICROSECOND"
-        return Statement(f"UPDATE {table} SET expires_at = {later} WHERE {where}", params)
+        later = "expires_at = expires_at + INTERVAL 1 MICROSECOND"
+        return self.leases._replace(table=table).update(later, *keys_of([lease]))
 
 
 class MariaDB(MySQL):
@@ -91,7 +102,67 @@ class MariaDB(MySQL):
     # MySQL takes nothing but user variables as parameters.
     # https://mariadb.com/kb/en/execute-statement/
     prepares: ClassVar[bool] = True
-    ACQUIRE: ClassVar[str] = f"{MySQL._UPSERT} RETURNING {MySQL._VERDICT}"
+
+    def _upsert(self) -> str:
+        return f"{self._write()} RETURNING {self._verdict()}"
+
+    def reads_snapshot(self, connection: Any) -> bool:
+        if connection.isolation_level in SEES_COMMITS:
+            return False
+        with connection.cursor() as cursor:
+            # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
+            cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+            return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()
+
+
+MARIADB, MYSQL = MariaDB(), MySQL()
+
+
+def dialect_for(wrapper: Any) -> MySQL:
+    """Return how to speak on a Django connection that is open."""
+    # Django has asked for the version while it connected.
+    return MARIADB if wrapper.mysql_is_mariadb else MYSQL
+
+
+#: Updates then count the rows that they matched, and a packet may have several statements, which
+#: PyMySQL does not ask for by itself. MySQLdb.constants.CLIENT.FOUND_ROWS and MULTI_STATEMENTS
+_CLIENT_FLAGS = 2 | 65536
+# Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The sql_mode is
+# set because the statement that acquires a lock relies on assignments from left to right, which the
+# mode ORACLE makes all at once, and on '', which other modes read as NULL.
+_ONCE = (
+    "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
+    " sql_mode = 'STRICT_TRANS_TABLES'; SHOW VARIABLES LIKE 'wsrep_on'"
+)
+# wsrep_retry_autocommit: the server must not run a statement again that lost against another node,
+# because it would send the rows of both runs. wsrep_sync_wait: each statement sees what other nodes
+# have committed before it. Sessions that wait for native locks leave SELECT out: a node that is cut
+# off would fail their SELECT with the error of a locked row.
+# https://mariadb.com/kb/en/galera-cluster-system-variables/
+_GALERA = "SET SESSION wsrep_retry_autocommit = 0, SESSION wsrep_sync_wait = {0}"
+_ALL, _NO_SELECT = 7, 6
+
+
+def set_options(options: dict[str, Any], limit: float, timeout: float, blocking: bool) -> None:
+    """Set the driver's options for a session; see open_session() for the arguments."""
+    options.update(charset="utf8mb4", isolation_level="read committed")
+    options["connect_timeout"] = at_most(options, "connect_timeout", limit)
+    options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FLAGS
+    for option in ("read_timeout", "write_timeout"):
+        # They end an answer that stalls halfway. For the usual time limit see MySQLConnection.
+        if blocking:
+            options.pop(option, None)
+        else:
+            options[option] = at_most(options, option, timeout + 1)
+
+
+def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool | None) -> None:
+    """Set in the server what the statements about locks rely on."""
+    session.pooled = bool(pooled)
+    if ("wsrep_on", "ON") in session.run(Statement(_ONCE), limit).rows:
+        session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
+    ((database,),) = session.run(Statement("SELECT DATABASE()"), limit).rows
+    session.schema = session.namespace = database or ""
 
 
 #: Seconds between two looks at those who wait: longer than one of them needs for a statement.
@@ -111,6 +182,9 @@ class MySQLLocks(AdvisoryLocks):
     # A year. A wait without end is an error in MariaDB, and a waiting session costs nothing.
     longest_wait: ClassVar[float] = 365 * 24 * 3600.0
     nobody_waits: ClassVar[str] = "IS_FREE_LOCK(%(native_lock)s) = 1"
+    lock: ClassVar[str] = MySQL.LOCK
+    # Under Galera UTC_TIMESTAMP stands still in a packet of several statements.
+    remaining: ClassVar[str] = "TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - there is one object for each engine
     def key(self, namespace: str, name: str) -> str:
@@ -141,15 +215,6 @@ class MySQLLocks(AdvisoryLocks):
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         return free._replace(sql=f"{free.sql}; {self.leave(key)}", prepare=False)
-
-    def look(self, names: Collection[str]) -> Statement:
-        marks = ", ".join(["%s"] * len(names))
-        return Statement(
-            "SELECT `lock`, owner, token,"
-            " TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
-            f" FROM {TABLE} WHERE `lock` IN ({marks})",
-            tuple(names),
-        )
 
     def sessions(self, idents: Collection[int]) -> Statement:
         marks = ", ".join(["%s"] * len(idents))
@@ -195,7 +260,6 @@ class MySQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "
-    now: ClassVar[str] = MySQL.MICROSECONDS
     ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
@@ -229,7 +293,7 @@ class MySQLRecords(RecordSQL):
         return [
             # By the microsecond it is another row afterwards, see guard() of the locks.
             f"UPDATE {SESSIONS} SET expires_at = expires_at + 1 WHERE @distlock_held"
-            f" AND {in_list('id', 'session', edit.sessions)} AND expires_at > {self.now}",
+            f" AND {in_list('id', 'session', edit.sessions)} AND {self.sessions.runs}",
             "SET @distlock_alive = ROW_COUNT()",
         ]
 
@@ -241,14 +305,11 @@ class MySQLRecords(RecordSQL):
                 f" AND directory = @distlock_id AND {in_list('name', 'deleted', edit.deleted)}"
             )
         if edit.puts:
-            values = " UNION ALL ".join(
-                f"SELECT %(key{n})s AS name, %(value{n})s AS value, %(bound{n})s AS session"
-                for n in range(len(edit.puts))
-            )
+            row = "SELECT %(key{0})s AS name, %(value{0})s AS value, %(bound{0})s AS session"
+            values = " UNION ALL ".join(map(row.format, range(len(edit.puts))))
             statements.append(
-                f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
-                " SELECT @distlock_id, p.name, p.value, @distlock_new, @distlock_new, p.session"
-                f" FROM ({values}) p WHERE {_MAY_WRITE} ON DUPLICATE KEY UPDATE"
+                f"{self.PUT} SELECT @distlock_id, p.name, p.value, @distlock_new, @distlock_new,"
+                f" p.session FROM ({values}) p WHERE {_MAY_WRITE} ON DUPLICATE KEY UPDATE"
                 " value = VALUES(value), revision = VALUES(revision), session = VALUES(session)"
             )
         return statements

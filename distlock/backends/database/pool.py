@@ -90,12 +90,7 @@ class Pool:
         self.dialect_for = dialect_for
         self._pooled = pooled
         self._keep_idle = idle
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-        _pools.add(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no sessions: they are the parent's."""
+        _pools().add(self)
         self._mutex = threading.Lock()
         self._idle: list[DatabaseSession] = []  # in the order of their last use
         self._loans: set[ref[_Loan]] = set()
@@ -355,10 +350,10 @@ def _close_while(
         pass
 
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: fork.PerProcess[weakref.WeakSet[Pool]] = fork.PerProcess(weakref.WeakSet)
 
 
 @fork.at_exit
 def _at_exit() -> None:
-    for pool in list(_pools):
+    for pool in list(_pools()):
         pool.close()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
+import os
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import FIRST, MARK, AdvisoryLocks, digest
-from distlock.backends.database.connection import Connection
+from distlock.backends.database.connection import (
+    Connection,
+    DatabaseSession,
+    at_most,
+)
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
     RECORDS,
@@ -19,9 +23,12 @@ from distlock.backends.database.record_sql import (
     ApplyResult,
     Edit,
     RecordSQL,
+    channel_of,
+    key_of,
 )
-from distlock.backends.database.sql import TABLE, Dialect, row_columns, update, upsert
+from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Statement, in_list, named_values
+from distlock.backends.open_transactions import reads_snapshot
 from distlock.backends.store import Address
 
 
@@ -34,21 +41,26 @@ class PostgreSQL(Dialect):
     EARLIER: ClassVar[str] = f"{NOW} - {{0}} * interval '1 microsecond'"
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     MICROSECONDS: ClassVar[str] = f"(extract(epoch FROM {NOW}) * 1000000)::bigint"
-    # One row in any case: what was taken, and the row as it was before.
-    ACQUIRE: ClassVar[str] = (
-        f"WITH taken AS ({upsert(NOW, LATER, MICROSECONDS, greatest='GREATEST')})"
-        " SELECT taken.nonce, taken.token, before.* FROM (SELECT 1) one"
-        f" LEFT JOIN taken ON true LEFT JOIN (SELECT {row_columns('lock', NOW, READ)}"
-        f" FROM {TABLE} WHERE lock = %(lock)s) before ON true"
-    )
-    # Its conditions are computed once more if another session has just changed the row:
-    # https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
-    ACQUIRE_EXISTING: ClassVar[str] = (
-        update(NOW, LATER, f"GREATEST(token + 1, {MICROSECONDS})", table=f"{TABLE} AS held")
-        + "RETURNING token"
-    )
     prepares: ClassVar[bool] = True
-    POSITION: ClassVar[str] = "strpos"
+    CONTAINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) > 0"
+    BEGINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) = 1"
+
+    def _upsert(self) -> str:
+        # One row in any case: what was taken, and the row as it was before.
+        return (
+            f"WITH taken AS ({super()._upsert()})"
+            " SELECT taken.nonce, taken.token, before.* FROM (SELECT 1) one"
+            f" LEFT JOIN taken ON true LEFT JOIN (SELECT {self.columns}"
+            f" FROM {TABLE} WHERE lock = %(lock)s) before ON true"
+        )
+
+    def _update_existing(self) -> str:
+        # Its conditions are computed once more if another session has just changed the row:
+        # https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
+        return self._update(f"GREATEST(token + 1, {self.MICROSECONDS})") + "RETURNING token"
+
+    def reads_snapshot(self, connection: Any) -> bool:
+        return reads_snapshot(connection)
 
     def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
         # The commit need not be waited for: should it be lost in a crash, the lease still ends.
@@ -59,6 +71,60 @@ class PostgreSQL(Dialect):
 
     def to_db(self, moment: datetime) -> datetime:
         return moment.astimezone(UTC)
+
+
+POSTGRESQL = PostgreSQL()
+
+# A grant must be on disk, and on the synchronous standby if there is one, before we report it,
+# whatever the defaults of the database and of the role are. Warnings: see Notices in connection.py.
+_ONCE = (
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    " SET lock_timeout = '1s'; SET synchronous_commit = 'on'; SET client_min_messages = 'warning'"
+)
+# Behind a pooler the search_path may be what another client of it has set.
+_EVERY_TIME = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SELECT set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'on', true),"
+    " set_config('client_min_messages', 'warning', true), set_config('search_path', {0}, true)",
+)
+# Which server process answers, and where the tables are: in the schema in which the one of the
+# locks is found or, if there is none yet, will be made. A proxy that splits reads sends several
+# statements to the primary.
+_ASKED = (
+    "SET LOCAL lock_timeout = '1s';"
+    " SELECT pg_backend_pid(), current_database()::text, COALESCE((SELECT nspname FROM pg_class"
+    " JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+    f" WHERE pg_class.oid = to_regclass('{TABLE}')), current_schema(), '')::text,"
+    " quote_literal(current_setting('search_path'))"
+)
+
+
+def set_options(options: dict[str, Any], limit: float, timeout: float, blocking: bool) -> None:
+    """Set the driver's options for a session; see open_session() for the arguments."""
+    for option in ("pool", "isolation_level", "server_side_binding"):
+        options.pop(option, None)
+    options["application_name"] = f"distlock {socket.gethostname()}:{os.getpid()}"
+    options["connect_timeout"] = at_most(options, "connect_timeout", limit)
+    for option, seconds in {"idle": 30, "interval": 10, "count": 3}.items():
+        options.setdefault(f"keepalives_{option}", seconds)
+
+
+def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool | None) -> None:
+    """Set in the server what the statements about locks rely on; nothing behind a pooler."""
+    session.notices.listen(session.wrapper)
+    # Asked before anything is set, because a pooler would hand that to others.
+    ident, database, schema, search_path = session.run_as_engine(Statement(_ASKED), limit).rows[0]
+    if pooled is None:
+        # A pooler invents the ids for its clients.
+        pooled = int(ident) != session.wrapper.connection.info.backend_pid
+    session.schema, session.pooled = schema, pooled
+    # That of the schema that most tables are in does without it, as all did once.
+    session.namespace = database if schema == "public" else f"{database}\0{schema}"
+    if pooled:
+        path = search_path.replace("%", "%%")
+        session.before = tuple(text.format(path) for text in _EVERY_TIME)
+    else:
+        session.run(Statement(_ONCE), limit)
 
 
 #: Limits of the server's own would end a wait; without the others it would grant the lock to a
@@ -88,19 +154,6 @@ _SET_UP_WAITS = (
 _SINCE, _PER_SECOND = 1_672_531_200, 4
 
 
-#: The schema that most tables are in. Its namespace does without it, as all did once.
-_PUBLIC = "public"
-
-
-def namespace_of(database: str, schema: str) -> str:
-    """Return what the native locks of a table are named after: its database and its schema."""
-    return database if schema == _PUBLIC else f"{database}\0{schema}"
-
-
-def _schema_in(namespace: str) -> str:
-    return namespace.partition("\0")[2]
-
-
 class PostgreSQLLocks(AdvisoryLocks):
     """Session-level advisory locks, numbered by 64 bits.
 
@@ -110,6 +163,9 @@ class PostgreSQLLocks(AdvisoryLocks):
     32 bits: the first is half of the key, the second says since when it waits.
     """
 
+    remaining: ClassVar[str] = (
+        "EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
+    )
     # A waiting statement keeps a snapshot, which VACUUM cannot look past.
     longest_wait: ClassVar[float] = 600.0
     # A session-level lock, which is left at once. One of the transaction would be kept until the
@@ -125,12 +181,11 @@ class PostgreSQLLocks(AdvisoryLocks):
         return str(int.from_bytes(digest(namespace, name)[:8], "big", signed=True))
 
     def label(self, namespace: str, name: str) -> str:
-        schema = _schema_in(namespace)
-        key = self.key(namespace, name)
+        key, schema = self.key(namespace, name), namespace.partition("\0")[2]
         return f"{key}@{schema}" if schema else key
 
     def is_in(self, namespace: str, label: str) -> bool:
-        return label.partition("@")[2] == _schema_in(namespace)
+        return label.partition("@")[2] == namespace.partition("\0")[2]
 
     def set_up(self) -> Statement:
         return Statement(_SET_UP_WAITS)
@@ -171,14 +226,6 @@ class PostgreSQLLocks(AdvisoryLocks):
             f"{free.sql} RETURNING pg_advisory_unlock_all()", free.params, prepare=True
         )
 
-    def look(self, names: Collection[str]) -> Statement:
-        return Statement(
-            "SELECT lock, owner, token,"
-            " EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
-            f" FROM {TABLE} WHERE lock = ANY(%s)",
-            (list(names),),
-        )
-
     def sessions(self, idents: Collection[int]) -> Statement:
         # Whoever runs a statement has a virtual transaction, for whose end others may wait.
         return Statement(
@@ -209,43 +256,6 @@ def _half(key: str) -> int:
     return half - 2**32 if half >= 2**31 else half
 
 
-#: Bytes of a text that NOTIFY takes, at the most.
-_LONGEST_TEXT = 7999
-
-
-def channel_of(directory: str, key: str | None = None) -> str:
-    """Return the channel on which changes of a directory, or of one record, are told."""
-    name = directory if key is None else f"{directory}\0{key}"
-    return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
-
-
-@functools.cache
-def key_of(channel: str) -> int:
-    """Return the advisory lock that says that somebody listens. Never change this."""
-    digest = hashlib.sha256(f"distlock records\0{channel}".encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
-
-
-class ChangeNotice(NamedTuple):
-    """What is told of a change; None for what is not known."""
-
-    directory: str
-    revision: int | None = None
-    keys: Collection[str] | None = None
-
-    def text(self) -> str:
-        """Return it as one text of the length that NOTIFY takes."""
-        keys = None if self.keys is None else sorted(self.keys)
-        text = json.dumps([self.directory, self.revision, keys], ensure_ascii=False)
-        if len(text.encode()) > _LONGEST_TEXT:
-            return ChangeNotice(self.directory, self.revision).text()
-        return text
-
-    @classmethod
-    def read(cls, text: str) -> ChangeNotice:
-        return cls(*json.loads(text))
-
-
 class PostgreSQLRecords(RecordSQL):
     """PostgreSQL: a packet is one transaction, and each of its statements sees what is committed.
 
@@ -253,8 +263,8 @@ class PostgreSQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
-    now: ClassVar[str] = PostgreSQL.MICROSECONDS
     BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
+    NOTIFIES: ClassVar[bool] = True
     # For a list of keys the server would read all records of the directory, which it expects to be
     # a few: it does not know how many each directory has.
     AMONG: ClassVar[str] = (
@@ -269,11 +279,10 @@ class PostgreSQLRecords(RecordSQL):
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
         lock = f"SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE"
+        conditions = self._conditions(edit, "directory.id", "directory.revision")
         parts = [
             f"directory AS (SELECT id, revision FROM {DIRECTORIES} WHERE name = %(directory)s)",
-            "held AS (SELECT * FROM directory WHERE "
-            + self._conditions(edit, "directory.id", "directory.revision")
-            + ")",
+            f"held AS (SELECT * FROM directory WHERE {conditions})",
             f"changed AS (UPDATE {DIRECTORIES} d SET revision"
             f" = GREATEST(d.revision + 1, {self.now}) FROM held WHERE d.id = held.id"
             f"{self._alive(edit)} RETURNING d.id, d.revision)",
@@ -304,9 +313,8 @@ class PostgreSQLRecords(RecordSQL):
         The locks are kept until the commit: who begins to listen before that waits for it, and
         then sees the change.
         """
-        values = ", ".join(
-            f"(%(channel{n})s, %(listens{n})s::bigint)" for n in range(len(edit.keys) + 1)
-        )
+        row = "(%(channel{0})s, %(listens{0})s::bigint)"
+        values = ", ".join(map(row.format, range(len(edit.keys) + 1)))
         return (
             f"SELECT string_agg(DISTINCT channel, ',') FROM (VALUES {values}) c (channel, key)"
             " WHERE NOT pg_try_advisory_xact_lock(key)"
@@ -318,7 +326,7 @@ class PostgreSQLRecords(RecordSQL):
         # The lock keeps others from deleting the row, and lets its renewals pass.
         return (
             f" AND {len(edit.sessions)} = (SELECT COUNT(*) FROM (SELECT id FROM {SESSIONS}"
-            f" WHERE {in_list('id', 'session', edit.sessions)} AND expires_at > {self.now}"
+            f" WHERE {in_list('id', 'session', edit.sessions)} AND {self.sessions.runs}"
             " FOR KEY SHARE) alive)"
         )
 
@@ -329,16 +337,12 @@ class PostgreSQLRecords(RecordSQL):
             ids = f"SELECT o.id {self._among('(SELECT id FROM changed)', keys)}"
             parts.append(f"deleted AS (DELETE FROM {RECORDS} r WHERE r.id = ANY (ARRAY({ids})))")
         if edit.puts:
-            values = ", ".join(
-                f"(%(key{n})s, %(value{n})s, %(bound{n})s::varchar)" for n in range(len(edit.puts))
-            )
+            row = "(%(key{0})s, %(value{0})s, %(bound{0})s::varchar)"
+            values = ", ".join(map(row.format, range(len(edit.puts))))
             parts.append(
-                f"put AS (INSERT INTO {RECORDS} AS r"
-                " (directory, name, value, created, revision, session)"
+                f"put AS ({self.PUT}"
                 " SELECT changed.id, p.name, p.value, changed.revision, changed.revision, p.session"
-                f" FROM changed, (VALUES {values}) p (name, value, session)"
-                " ON CONFLICT (directory, name) DO UPDATE SET value = EXCLUDED.value,"
-                " revision = EXCLUDED.revision, session = EXCLUDED.session)"
+                f" FROM changed, (VALUES {values}) p (name, value, session) {self.REPLACE})"
             )
         return parts
 

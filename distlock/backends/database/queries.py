@@ -159,18 +159,18 @@ def _search_sql(
     dialect: Dialect, search: str, awaited: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the condition of query.matches_search(), or that the name is one of ``awaited``."""
-    position = dialect.POSITION + "(LOWER({}), LOWER(%(search)s))"
+    contains, begins = dialect.CONTAINS.format, dialect.BEGINS.format
     who = dialect.WHO if ":" in search else "host"  # with which it begins, and then comes a colon
     ways = [
-        f"{position.format(dialect.LOCK)} > 0",
-        f"{position.format('description')} > 0",
-        f"{position.format(who)} = 1",
-        "LOWER(thread) = LOWER(%(search)s)",
-        f"(owner LIKE '{NAMED}%%' AND {position.format('owner')} > 0)",
+        contains(dialect.LOCK),
+        contains("description"),
+        begins(who),
+        dialect.EQUALS.format("thread"),
+        f"(owner LIKE '{NAMED}%%' AND {contains('owner')})",
     ]
     if awaited:
         ways.append(in_list(dialect.LOCK, "awaited", awaited))
-    params: dict[str, Any] = {"search": search, **named_values("awaited", awaited)}
+    params = {**dialect.search_params(search), **named_values("awaited", awaited)}
     if search.isascii() and search.isdecimal() and int(search) < 2**63:
         ways.append("token = %(token)s")
         params["token"] = int(search)
@@ -200,8 +200,8 @@ def _page_sql(
     reserved = f"owner LIKE '{RESERVED}%%'"
     in_use = f"owner <> '' AND NOT ({reserved} AND {expired})"  # see info_of()
     # See query.status_of().
-    by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}"
-    soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART} ELSE {SOON_SECONDS} END"
+    by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}e0"
+    soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART}e0 ELSE {SOON_SECONDS}e0 END"
     expiring = f"(NOT {expired} AND {dialect.ends_within(soon)} AND NOT ({reserved}))"
 
     conditions = ["1 = 1"]
@@ -232,12 +232,16 @@ def _page_sql(
         "since": dialect.to_db(start.since),
     }
     from_start, order = _order_sql(dialect.LOCK, query)
+    whole = dialect.WHOLE if query.search else ""
     page = (
-        f"{dialect.select} WHERE {in_use} AND {wanted} AND {from_start}"
+        f"{dialect.select}{whole} WHERE {wanted} AND {in_use} AND {from_start}"
         f" ORDER BY {order} LIMIT {query.size + 1}"
     )
     sums = ", ".join(
         f"SUM(CASE WHEN {one} THEN 1 ELSE 0 END)" for one in (expired, expiring, wanted)
     )
-    overview = f"SELECT host, COUNT(*), {sums} FROM {TABLE} WHERE {in_use} GROUP BY host"
+    overview = (
+        f"SELECT {dialect.GROUPED}, COUNT(*), {sums} FROM {TABLE} WHERE {in_use}"
+        f" GROUP BY {dialect.BY_HOST}"
+    )
     return Statement(page, params), Statement(overview, params)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, SESSIONS, RecordSQL
-from distlock.backends.database.statements import Statement, named_values
+from distlock.backends.database.statements import Statement, end_of, named_values
 from distlock.backends.store import KeyRange, Record, Snapshot
 from distlock.types.values import decoded
 
@@ -67,7 +67,7 @@ def peek_sql(
     ]
     within = f" WHERE r.directory = (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
     for number, prefix in enumerate([*first, *count]):
-        params |= {f"prefix{number}": prefix, f"end{number}": _end_of(prefix)}
+        params |= {f"prefix{number}": prefix, f"end{number}": end_of(prefix)}
         those = (
             f"FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session{within}"
             f" AND r.name >= %(prefix{number})s AND r.name < %(end{number})s"
@@ -116,14 +116,9 @@ def peeked(
 
 def _listing(listed: KeyRange, records: str) -> tuple[str, dict[str, str]]:
     prefix, limit, after, reverse = listed
-    start, end = ("", after or _end_of(prefix)) if reverse else (after, _end_of(prefix))
+    start, end = ("", after or end_of(prefix)) if reverse else (after, end_of(prefix))
     text = (
         f"SELECT r.name {records} AND r.name >= %(begin)s AND r.name > %(after)s"
         f" AND r.name < %(end)s ORDER BY r.name {'DESC' if reverse else 'ASC'} LIMIT {limit}"
     )
     return text, {"after": start, "begin": prefix, "end": end}
-
-
-def _end_of(prefix: str) -> str:
-    """Return the first text, by code points, after those that begin with a prefix."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

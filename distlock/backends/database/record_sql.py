@@ -7,14 +7,25 @@ in the middle keeps no row locked. SQLite has no server; there it is a transacti
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.sql import LONGEST
-from distlock.backends.database.statements import BATCH, Statement, SweptRows, in_list, named_values
+from distlock.backends.database.sql import LONGEST, Dialect
+from distlock.backends.database.statements import (
+    BATCH,
+    LeasedRows,
+    Statement,
+    SweptRows,
+    end_of,
+    in_list,
+    named_values,
+)
 from distlock.backends.store import (
     Absent,
     Address,
@@ -85,6 +96,43 @@ class ApplyResult(NamedTuple):
     heard: Sequence[str] = ()
 
 
+#: Bytes of a text that NOTIFY takes, at the most.
+_LONGEST_TEXT = 7999
+
+
+def channel_of(directory: str, key: str | None = None) -> str:
+    """Return the channel on which changes of a directory, or of one record, are told."""
+    name = directory if key is None else f"{directory}\0{key}"
+    return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
+
+
+@functools.cache
+def key_of(channel: str) -> int:
+    """Return the advisory lock that says that somebody listens. Never change this."""
+    digest = hashlib.sha256(f"distlock records\0{channel}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class ChangeNotice(NamedTuple):
+    """What is told of a change; None for what is not known."""
+
+    directory: str
+    revision: int | None = None
+    keys: Collection[str] | None = None
+
+    def text(self) -> str:
+        """Return it as one text of the length that NOTIFY takes."""
+        keys = None if self.keys is None else sorted(self.keys)
+        text = json.dumps([self.directory, self.revision, keys], ensure_ascii=False)
+        if len(text.encode()) > _LONGEST_TEXT:
+            return ChangeNotice(self.directory, self.revision).text()
+        return text
+
+    @classmethod
+    def read(cls, text: str) -> ChangeNotice:
+        return cls(*json.loads(text))
+
+
 class RecordSQL(ABC):
     """How one kind of database is spoken to about records."""
 
@@ -99,18 +147,28 @@ class RecordSQL(ABC):
     AMONG: ClassVar[str] = ""
     #: the condition that a directory was not changed while a sweep waited for its row, if needed
     UNCHANGED: ClassVar[str] = ""
-    GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
+    #: how a record is put: the columns, and what is done if it is there
+    PUT: ClassVar[str] = (
+        f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
+    )
+    REPLACE: ClassVar[str] = (
+        "ON CONFLICT (directory, name) DO UPDATE SET value = EXCLUDED.value,"
+        " revision = EXCLUDED.revision, session = EXCLUDED.session"
+    )
+    #: whether the server can tell of changes, see notify()
+    NOTIFIES: ClassVar[bool] = False
 
-    #: the server's time in microseconds since 1970
-    now: ClassVar[str]
-
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect) -> None:
+        #: the server's time in microseconds since 1970
+        self.now = dialect.MICROSECONDS
         #: the next revision of a directory
-        self.next = f"{self.GREATEST}(revision + 1, {self.now})"
+        self.next = f"{dialect.GREATEST}(revision + 1, {self.now})"
+        #: how to find and renew the sessions
+        self.sessions = LeasedRows(SESSIONS, ("id",), self.now, dialect.SKIP_LOCKED)
         self._stale = (
             f"EXISTS (SELECT 1 FROM {RECORDS} r JOIN {SESSIONS} s ON s.id = r.session"
-            f" WHERE r.directory = {{0}} AND s.expires_at <= {self.now})"
+            f" WHERE r.directory = {{0}} AND s.{self.sessions.over})"
         )
         self._create = (
             f"INSERT INTO {DIRECTORIES} (name, revision) VALUES (%(directory)s, 0)"
@@ -136,12 +194,16 @@ class RecordSQL(ABC):
 
     def in_use(self, prefix: str) -> Statement:
         """Ask for the names of directories that have records of sessions that run, or of none."""
+        begins = "1 = 1"  # LIKE would use no index here
+        params = {}
+        if prefix:
+            begins = "d.name >= %(prefix)s AND d.name < %(end)s"
+            params = {"prefix": prefix, "end": end_of(prefix)}
         return Statement(
-            f"{self.PRIMARY}SELECT DISTINCT d.name FROM {DIRECTORIES} d"
-            f" JOIN {RECORDS} r ON r.directory = d.id LEFT JOIN {SESSIONS} s ON s.id = r.session"
-            f" WHERE substr(d.name, 1, {len(prefix)}) = %(prefix)s"
-            f" AND (r.session IS NULL OR s.expires_at > {self.now})",
-            {"prefix": prefix},
+            f"{self.PRIMARY}SELECT d.name FROM {DIRECTORIES} d WHERE {begins} AND EXISTS"
+            f" (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
+            f" WHERE r.directory = d.id AND (r.session IS NULL OR s.{self.sessions.runs}))",
+            params,
         )
 
     def _conditions(self, edit: Edit, directory: str, revision: str) -> str:
@@ -189,40 +251,25 @@ class RecordSQL(ABC):
 
     def renew(self, sessions: Sequence[str]) -> Statement:
         """Let those sessions run anew that have not ended."""
-        return Statement(
-            f"UPDATE {SESSIONS} SET expires_at = {self.now} + duration"
-            f" WHERE {in_list('id', 'session', sessions)} AND expires_at > {self.now}",
-            named_values("session", sessions),
-        )
-
-    def unlocked(self, sessions: Sequence[str]) -> Statement | None:
-        """Ask for those sessions whose rows no transaction of someone else keeps locked.
-
-        None if the engine cannot tell.
-        """
-        some = in_list("id", "session", sessions)
-        sql = f"SELECT id FROM {SESSIONS} WHERE {some} FOR UPDATE SKIP LOCKED"
-        return Statement(sql, named_values("session", sessions))
+        return self.sessions.update(f"expires_at = {self.now} + duration", sessions)
 
     def there(self, sessions: Sequence[str], records: Sequence[Address]) -> Statement:
         """Ask which of the sessions run, and which of the records are there, and perhaps more.
 
         Rows are two texts: a session and an empty one, or a directory and a key.
         """
-        alive = f"s.expires_at > {self.now}"
-        parts, params = [], named_values("session", sessions)
+        parts, params = [], dict[str, Any]()
         if sessions:
-            parts.append(
-                f"SELECT s.id, '' FROM {SESSIONS} s WHERE {in_list('s.id', 'session', sessions)}"
-                f" AND {alive}"
-            )
+            alive = self.sessions.running(sessions, also=", ''")
+            parts.append(alive.sql)
+            params |= alive.params
         if records:
             these, values = _these(records)
             params |= values
             parts.append(
                 f"SELECT d.name, r.name FROM {DIRECTORIES} d JOIN {RECORDS} r ON r.directory = d.id"
                 f" LEFT JOIN {SESSIONS} s ON s.id = r.session"
-                f" WHERE {these} AND (r.session IS NULL OR {alive})"
+                f" WHERE {these} AND (r.session IS NULL OR s.{self.sessions.runs})"
             )
         return Statement(" UNION ALL ".join(parts), params)
 
@@ -246,7 +293,7 @@ class RecordSQL(ABC):
 
     def _ending(self, sessions: Sequence[str], *, expired: bool) -> list[str]:
         """Return the statements of end(), in their order."""
-        over = f" AND expires_at <= {self.now}" if expired else ""
+        over = f" AND {self.sessions.over}" if expired else ""
         some = in_list("id", "session", sessions)
         gone = (
             f"{in_list('session', 'session', sessions)}"
@@ -292,7 +339,7 @@ class RecordSQL(ABC):
 
     def ended(self) -> Statement:
         """Ask for some sessions whose time is over."""
-        return Statement(f"SELECT id FROM {SESSIONS} WHERE expires_at <= {self.now} LIMIT {BATCH}")
+        return Statement(f"SELECT id FROM {SESSIONS} WHERE {self.sessions.over} LIMIT {BATCH}")
 
     def empty(self, keep: float) -> SweptRows:
         """Return the directories without records that were not changed for ``keep`` seconds."""

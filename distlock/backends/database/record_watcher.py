@@ -24,12 +24,10 @@ from typing import Any, TypeVar
 from distlock.backends.database import errors
 from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.postgresql import ChangeNotice, channel_of, key_of
-from distlock.backends.database.record_sql import RecordSQL
+from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, channel_of, key_of
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -178,14 +176,8 @@ class RecordWatcher:
         self._sql = sql
         self._end_expired = end_expired
         self._listens = listens
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no watches and no thread: they are the parent's."""
         self._mutex = threading.Lock()
         self._running = self._closed = False
-        #: the child's own, for that of the parent would wake the parent
         self._alarm: _Alarm | None = None
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.

@@ -1,4 +1,4 @@
-"""Runs statements of the backend: the one way from it to the database.
+"""Runs statements of the backend, the one way from it to the database; renews and sweeps its rows.
 
 - ``work(function, deadline)`` calls ``function(connection)``, which runs statements with
   ``connection.ask(statement)``; ``connection.dialect`` makes them. It waits for rows that others
@@ -12,22 +12,32 @@ statement to end a deadlock. So twice must be as good as once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import groupby, zip_longest
+from operator import attrgetter
 from typing import TypeVar
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.errors import (
     ROW_WAIT,
     FileLocked,
+    NoSession,
     RowLocked,
     StatementFailed,
+    StatementTimeout,
     unavailable,
 )
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.record_sql import RecordSQL
+from distlock.backends.database.sql import keys_of
 from distlock.backends.database.sqlite_session import connection_of_test, in_own_transaction
-from distlock.concurrency.clock import clock
+from distlock.backends.database.statements import LeasedRows, SweptRows, batches, owner_of
+from distlock.backends.store import Address, Renewal
+from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.types.lease import Claim, Lease
 
 T = TypeVar("T")
 
@@ -53,18 +63,15 @@ class StatementRunner:
         function: Function[T],
         deadline: float | None,
         nonce: str | None = None,
-        *,
-        at_once: bool = False,
     ) -> T:
         """Call a function, again while others keep a row locked; LockUnavailable if it fails.
 
         ``nonce`` says whose hold it is about; that may be known to one connection only.
-        ``at_once``: if all sessions are in use, open one more.
         """
         until = clock() + self.pool.limit(deadline)
         while True:
             try:
-                return self.attempt(function, until, nonce, at_once=at_once)
+                return self.attempt(function, until, nonce)
             except RowLocked as failed:
                 if clock() + ROW_WAIT >= until:
                     raise self.unavailable(failed) from failed.__cause__
@@ -79,13 +86,53 @@ class StatementRunner:
         *,
         at_once: bool = False,
     ) -> T:
-        """Call a function; raises a StatementFailed. See work()."""
+        """Call a function; raises a StatementFailed. See work().
 
+        ``at_once``: if all sessions are in use, open one more.
+        """
         if self.caller and (connection := self.caller(nonce)):
             connection.dialect = self.pool.dialect_for(connection.wrapper)
             connection.until = clock() + self.pool.limit(deadline)
             return function(connection)
         return self.pool.work(function, deadline, at_once=at_once)
+
+    def around_locked(self, renew: Callable[..., T], deadline: float | None) -> T:
+        """Call ``renew(connection)``, although a row is locked, or one session is silent.
+
+        It gets half of the time that is left. If a locked row or a silent session holds it up,
+        another session has the second half, and leaves out the rows that are locked:
+        ``around_locked=True``. Raises a StatementFailed.
+        """
+        # Without a deadline, both halves together last as long as the database gets for an answer.
+        timeout = self.pool.timeout
+        half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
+        # at_once: threads may have all sessions in use, waiting for rows that somebody keeps
+        # locked. That must not cost a held lock its lease.
+        with suppress(RowLocked, StatementTimeout, FileLocked):
+            return self.attempt(renew, clock() + half, at_once=True)
+        return self.attempt(partial(renew, around_locked=True), clock() + half, at_once=True)
+
+    def clear(self, rows_of: Callable[[Connection], SweptRows], deadline: float | None) -> int:
+        """Clear the rows of a sweep; those that someone keeps locked are left.
+
+        Rows are found first and cleared by their ids, in batches, under the same condition once
+        more. So a lock that was taken in between is left alone. Raises a StatementFailed.
+        """
+
+        def clear_some(ids: Sequence[int]) -> int:
+            return self.attempt(lambda db: db.ask(rows_of(db).clear(ids)).affected, deadline)
+
+        count = after = 0
+        while rows := self.attempt(lambda db: db.ask(rows_of(db).find(after)).rows, deadline):  # noqa: B023 - called at once
+            ids = [row_id for (row_id,) in rows]
+            try:
+                count += clear_some(ids)
+            except RowLocked:  # one locked row fails the statement for all of its rows
+                for row_id in ids:
+                    with suppress(RowLocked):
+                        count += clear_some([row_id])
+            after = ids[-1]
+        return count
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """Return what callers of the backend are told of a failure."""
@@ -125,3 +172,127 @@ class RecordRunner(StatementRunner):
     @property
     def _in_own_transaction(self) -> bool:
         return self.caller is not None and in_own_transaction(self.pool.database)
+
+
+# The leases of locks
+
+
+def renew(
+    runner: StatementRunner, leases: Sequence[Lease], deadline: float | None
+) -> Mapping[str, bool]:
+    """See BaseBackend.renew(). Leases whose rows are locked are missing from the answer."""
+    answer: dict[str, bool] = {}
+    failure: StatementFailed | None = None
+    for batch in _by_duration(leases):
+        try:
+            answer.update(runner.around_locked(partial(_renew_leases, batch), deadline))
+        except StatementFailed as failed:
+            failure = failed
+            if isinstance(failed, (NoSession, StatementTimeout, FileLocked)):
+                break  # the other batches would fail, too
+    if failure and not answer:
+        raise runner.unavailable(failure) from failure.__cause__
+    return answer
+
+
+def _renew_leases(
+    leases: Sequence[Lease], connection: Connection, *, around_locked: bool = False
+) -> dict[str, bool]:
+    dialect, ask = connection.dialect, connection.ask
+    if around_locked:
+        nonces = _unlocked(connection, dialect.leases, *keys_of(leases))
+        leases = [lease for lease in leases if lease.nonce in nonces]
+    if not leases:
+        return {}
+    if ask(dialect.renew(leases)).affected == len(leases):
+        return {lease.nonce: True for lease in leases}
+    # What is held now was held a moment ago, so it has been renewed.
+    held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
+    return {lease.nonce: lease.nonce in held for lease in leases}
+
+
+def _by_duration(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
+    """Yield leases of equal duration, as many as one statement can renew."""
+    duration = attrgetter("duration")
+    for _, group in groupby(sorted(leases, key=duration), key=duration):
+        yield from batches(list(group))
+
+
+def _unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) -> Collection[str]:
+    """Return the last keys of the rows that nobody keeps locked; all if the engine cannot tell."""
+    try:
+        if statement := rows.unlocked(*keys):
+            return {key for (key,) in connection.ask(statement).rows}
+    except StatementFailed as failed:
+        # MariaDB 10.5 does not know SKIP LOCKED, which is a failure of no other kind.
+        if type(failed) is not StatementFailed:
+            raise
+    return keys[-1]
+
+
+def force_release(
+    runner: StatementRunner, name: str, token: int, deadline: float | None
+) -> Lease | None:
+    """Free a lock if its hold has this token; the broken lease, or None if it is not the one."""
+    broken: Lease | None = None
+
+    def free(connection: Connection) -> bool:
+        nonlocal broken
+        dialect, ask = connection.dialect, connection.ask
+        rows = dialect.rows(ask(dialect.one(name, for_update=True)))
+        if not rows or rows[0].token != token:
+            return False
+        if rows[0].free:
+            return broken is not None  # done, but the answer was lost
+        row = rows[0]
+        rest = (row.until - row.now).total_seconds()
+        claim = Claim(name, owner_of(row), rest, row.description, row.nonce)
+        broken = claim.granted(token, clock())
+        return bool(ask(dialect.free(name, "broken", token=token, nonce=row.nonce)).affected)
+
+    return broken if runner.work(free, deadline) else None
+
+
+# Sessions
+
+
+def renew_sessions(
+    runner: RecordRunner,
+    sql: RecordSQL,
+    sessions: Collection[str],
+    records: Collection[Address],
+    deadline: float | None,
+) -> Renewal:
+    """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
+    asked: set[str] = set()
+    there: set[tuple[str, str]] = set()
+    some_sessions, some_records = batches(sorted(sessions)), batches(sorted(records))
+    for names, addresses in zip_longest(some_sessions, some_records, fillvalue=()):
+        try:
+            renewed, rows = runner.around_locked(
+                partial(_renew_sessions, sql, names, addresses), deadline
+            )
+        except StatementFailed as failed:
+            raise runner.unavailable(failed) from failed.__cause__
+        asked.update(renewed)
+        there.update((one, other) for one, other in rows)
+    alive = frozenset(name for name in asked if (name, "") in there)
+    present = frozenset(address for address in records if address in there)
+    return Renewal(alive, frozenset(asked) - alive, present, frozenset(records) - present)
+
+
+def _renew_sessions(
+    sql: RecordSQL,
+    names: Sequence[str],
+    records: Sequence[Address],
+    connection: Connection,
+    *,
+    around_locked: bool = False,
+) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
+    """Return the sessions that were renewed, and the sessions and records that are there."""
+    if around_locked and names:
+        unlocked = _unlocked(connection, sql.sessions, names)
+        names = [name for name in names if name in unlocked]
+    if not names and not records:
+        return (), ()
+    return names, sql.renew_all(connection, names, records)

@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.statements import (
     COLUMNS,
+    LeasedRows,
     Result,
     Row,
     Statement,
     SweptRows,
-    in_list,
-    named_values,
 )
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
 from distlock.types.owners import NAMED, reserved_owner
@@ -30,7 +29,7 @@ TABLE = "database_lock"
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
 
-#: How many columns ACQUIRE answers with; more are the row of a lock that someone else has.
+#: How many columns the answer of Dialect.upsert_text has; more are the row of a lock that is held.
 _VERDICT_COLUMNS = 2
 
 Ask = Callable[[Statement], Result]
@@ -49,6 +48,8 @@ class Dialect:
     LOCK: ClassVar[str] = "lock"
     #: what stands before a column of the row in the condition of acquire()
     HELD: ClassVar[str] = "held."
+    #: the table in the statements of acquire(), with the name that HELD needs
+    TABLE_AS_HELD: ClassVar[str] = f"{TABLE} AS held"
     #: the server's time, as the columns have it
     NOW: ClassVar[str]
     #: the time that is so much later; ``{0}`` is the placeholder of a duration
@@ -57,39 +58,57 @@ class Dialect:
     EARLIER: ClassVar[str]
     #: the server's time in whole microseconds since 1970
     MICROSECONDS: ClassVar[str]
-    #: what makes a SELECT lock its rows
+    #: the function for the greatest value
+    GREATEST: ClassVar[str] = "GREATEST"
+    #: what makes a SELECT lock its rows, and leave out those that others keep locked; "" if nothing
     FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
+    SKIP_LOCKED: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
     #: a time as it is read
     READ: ClassVar[str] = "{0}"
-    #: the position of a text in another one: a function of the text, then the part
-    POSITION: ClassVar[str] = "INSTR"
+    #: the conditions that ``{0}`` has what is searched for in it, begins with it, and is it, in
+    #: capital or small letters; see search_params()
+    CONTAINS: ClassVar[str] = "INSTR(LOWER({0}), LOWER(%(search)s)) > 0"
+    BEGINS: ClassVar[str] = "INSTR(LOWER({0}), LOWER(%(search)s)) = 1"
+    EQUALS: ClassVar[str] = "LOWER({0}) = LOWER(%(search)s)"
+    #: follows the table in a search, which has to look at all rows, whatever their order
+    WHOLE: ClassVar[str] = ""
+    #: the host of a group of rows, and by what these are grouped
+    GROUPED: ClassVar[str] = "host"
+    BY_HOST: ClassVar[str] = "host"
     #: a holder as Owner.__str__() writes it
     WHO: ClassVar[str] = "CONCAT(host, ':', process, ':', thread)"
     #: the units of a duration in a second
     UNITS: ClassVar[int] = 1_000_000
-    #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
-    #: true, too, if the row exists
-    ACQUIRE: ClassVar[str]
-    #: Takes a lock if its row exists and the lock is free; "" where that is no cheaper. Its answer
-    #: is that one row was matched, and the token, as a row or as ``Result.insert_id``.
-    ACQUIRE_EXISTING: ClassVar[str] = ""
-
-    #: whether a transaction that is to commit under a lock must claim the row when it begins
-    #: (because it could not wait for the row at its end)
-    guards_early: ClassVar[bool] = False
     #: whether statements can be prepared, see Statement.prepare
     prepares: ClassVar[bool] = False
     #: whether a statement that may write waits for all others that do, whatever they write
     one_writer: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        times = (self.READ.format(time) for time in (*COLUMNS[-2:], self.NOW))
+        #: what is read for a Row
+        self.columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
         #: what asks for rows, without a condition yet
-        self.select = f"SELECT {row_columns(self.LOCK, self.NOW, self.READ)} FROM {TABLE}"
+        self.select = f"SELECT {self.columns} FROM {TABLE}"
+        #: how to find, renew and free the rows of leases
+        self.leases = LeasedRows(
+            TABLE, (self.LOCK, "nonce"), self.NOW, self.SKIP_LOCKED, in_use="owner <> ''"
+        )
+        #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
+        #: true, too, if the row exists
+        self.upsert_text = self._upsert()
+        #: Takes a lock if its row exists and the lock is free; "" where that is no cheaper. Its
+        #: answer is that one row was matched, and the token, as a row or as ``Result.insert_id``.
+        self.update_text = self._update_existing()
         self._freeing = (
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
         )
         self._releasing = self.free("", nonce="").sql
+
+    def search_params(self, search: str) -> dict[str, str]:
+        """Return the parameters of CONTAINS, BEGINS and EQUALS."""
+        return {"search": search}
 
     def ends_within(self, seconds: str) -> str:
         """Return the condition that a row ends in less than so many seconds, which are SQL."""
@@ -131,14 +150,14 @@ class Dialect:
         ``values``; with these its text must be the same for all locks.
         """
         try:
-            if self.ACQUIRE_EXISTING:
+            if self.update_text:
                 # Most locks have been taken before, and an UPDATE costs the server less than an
                 # INSERT.
-                answer = ask(self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values))
+                answer = ask(self.acquire_sql(self.update_text, claim, condition, values))
                 token = answer.rows[-1][0] if answer.rows else answer.insert_id
                 if answer.affected == 1 and token:
                     return int(token)
-            answer = ask(self.acquire_sql(self.ACQUIRE, claim, condition, values))
+            answer = ask(self.acquire_sql(self.upsert_text, claim, condition, values))
         except StatementFailed as failed:
             claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
             raise
@@ -151,7 +170,7 @@ class Dialect:
     def acquire_sql(
         self, text: str, claim: Claim, condition: str, values: Mapping[str, Any] | None
     ) -> Statement:
-        """Return ACQUIRE or ACQUIRE_EXISTING for a claim. The rest is as for acquire()."""
+        """Return a text for a claim: ``upsert_text`` or ``update_text``. See acquire()."""
         owner = claim.owner
         seconds = claim.reserved if claim.at_least else claim.duration
         params = {
@@ -172,7 +191,7 @@ class Dialect:
         return Statement(_filled_in(text, condition=condition), params, prepare)
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
-        """Read the answer to ACQUIRE: the token, or None if someone else has the lock."""
+        """Read the answer to ``upsert_text``: the token, or None if someone else has the lock."""
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
         # By the last row: Galera may run a statement twice, and send the rows of both runs.
@@ -243,17 +262,14 @@ class Dialect:
         One that was extended does not end earlier, although this may be carried out long after it
         was sent.
         """
-        where, params = self.where_held(leases)
-        later = self.LATER.format("%(duration)s")
+        later, duration = self.LATER.format("%(duration)s"), leases[0].duration
         kept = f"CASE WHEN lease > %(lease)s AND expires_at > {later} THEN"
-        return Statement(
-            f"UPDATE {TABLE} SET expires_at = {kept} expires_at ELSE {later} END,"
-            f" lease = {kept} lease ELSE %(lease)s END WHERE {where}",
-            {
-                **params,
-                "duration": self.duration(leases[0].duration),
-                "lease": leases[0].duration,
-            },
+        return self.leases.update(
+            f"expires_at = {kept} expires_at ELSE {later} END,"
+            f" lease = {kept} lease ELSE %(lease)s END",
+            *keys_of(leases),
+            duration=self.duration(duration),
+            lease=duration,
         )
 
     def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
@@ -262,17 +278,7 @@ class Dialect:
         ``for_update`` locks their rows for a moment, where the engine can: a proxy that splits
         reads must not send this to a replica, whose rows may be old.
         """
-        where, params = self.where_held(leases)
-        locking = self.FOR_UPDATE if for_update else ""
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}{locking}", params)
-
-    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
-        """Ask as held() does, leaving out rows that a transaction of someone else keeps locked.
-
-        None if the engine cannot tell.
-        """
-        held = self.held(leases, for_update=False)
-        return held._replace(sql=f"{held.sql} FOR UPDATE SKIP LOCKED")
+        return self.leases.running(*keys_of(leases), locking=self.FOR_UPDATE if for_update else "")
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         """Let nobody else write the row before the transaction ends, if it is held and not ended.
@@ -280,8 +286,14 @@ class Dialect:
         Returns or changes one row if it was. Runs on the caller's connection, about whose session
         nothing is known; ``table`` is how the table is found there.
         """
-        where, params = self.where_held([lease])
-        return Statement(f"SELECT nonce FROM {table} WHERE {where} FOR UPDATE", params)
+        return self.leases._replace(table=table).running(*keys_of([lease]), locking=" FOR UPDATE")
+
+    def reads_snapshot(self, connection: Any) -> bool:
+        """Return whether the caller's open transaction cannot lock what was changed after it began.
+
+        Such a transaction must lock the row of the lock when it begins: see guard().
+        """
+        return False
 
     # Reading rows
 
@@ -295,7 +307,7 @@ class Dialect:
         return [self.row(row) for row in answer.rows]
 
     def row(self, values: Sequence[Any]) -> Row:
-        """Read one row, see row_columns()."""
+        """Read one row, see ``columns``."""
         return Row._make((*values[:9], bool(values[9]), *map(self.from_db, values[10:])))
 
     # Sweeping
@@ -303,7 +315,7 @@ class Dialect:
     def expired(self) -> SweptRows:
         """Return the rows whose lease has ended; a sweep frees them."""
         free = f"UPDATE {TABLE} SET owner = '', nonce = 'expired', expires_at = {self.NOW}"
-        return SweptRows(TABLE, free, f"owner <> '' AND expires_at <= {self.NOW}")
+        return SweptRows(TABLE, free, f"owner <> '' AND {self.leases.over}")
 
     def unused(self, keep: float) -> SweptRows:
         """Return the rows that have been free for ``keep`` seconds; a sweep removes them.
@@ -318,75 +330,58 @@ class Dialect:
             {"keep": self.duration(keep), "kept": int(keep * 1_000_000)},
         )
 
-    def where_held(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
-        """Return the condition that finds the rows of leases that are held and have not ended."""
-        # A nonce belongs to one lock, so the two lists need not be matched pair by pair.
-        locks = [lease.name for lease in leases]
-        nonces = [lease.nonce for lease in leases]
-        where = (
-            f"{in_list(self.LOCK, 'lock', locks)} AND {in_list('nonce', 'nonce', nonces)}"
-            f" AND owner <> '' AND expires_at > {self.NOW}"
-        )
-        return where, {**named_values("lock", locks), **named_values("nonce", nonces)}
+    # The texts of acquire()
 
+    def _update_existing(self) -> str:
+        return ""
 
-def row_columns(lock: str, now: str, read: str = "{0}") -> str:
-    """Return what is to be read for a Row; the arguments are Dialect.LOCK, NOW and READ."""
-    times = (read.format(time) for time in (*COLUMNS[-2:], now))
-    return ", ".join((lock, *COLUMNS[1:-2], *times))
+    def _update(self, token: str) -> str:
+        """Return the UPDATE of ``update_text``; ``token`` is the expression for the new token.
 
-
-def update(now: str, later: str, token: str, *, table: str = TABLE, lock: str = "lock") -> str:
-    """Return Dialect.ACQUIRE_EXISTING; ``token`` is the expression for the new token.
-
-    Repeated after a lost answer it takes the row again: the owner includes the nonce.
-    """
-    return f"""
-UPDATE {table} SET
+        Repeated after a lost answer it takes the row again: the owner includes the nonce.
+        """
+        return f"""
+UPDATE {self.TABLE_AS_HELD} SET
     token = {token},
     description = %(description)s, nonce = %(nonce)s, host = %(host)s, process = %(process)s,
     thread = %(thread)s, lease = %(lease)s, renews = %(renews)s,
-    acquired_at = {now}, owner = %(owner)s, expires_at = {later.format("%(duration)s")}
-WHERE {lock} = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {now})
+    acquired_at = {self.NOW}, owner = %(owner)s, expires_at = {self.LATER.format("%(duration)s")}
+WHERE {self.LOCK} = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {self.NOW})
     AND {{condition}}
 """
 
-
-def insert(
-    now: str, later: str, microseconds: str, *, table: str = TABLE, lock: str = "lock"
-) -> str:
-    """Return how Dialect.ACQUIRE begins: the row as it is made.
-
-    The arguments are Dialect.NOW, LATER and MICROSECONDS; see update() for the rest.
-    """
-    return f"""
-INSERT INTO {table}
+    def _insert(self) -> str:
+        """Return how ``upsert_text`` begins: the row as it is made."""
+        lock = self.LOCK
+        return f"""
+INSERT INTO {self.TABLE_AS_HELD}
     ({lock}, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
      expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
      %(lease)s, %(renews)s,
-     {microseconds}, {now}, {later.format("%(duration)s")})
+     {self.MICROSECONDS}, {self.NOW}, {self.LATER.format("%(duration)s")})
 """
 
-
-def upsert(now: str, later: str, microseconds: str, *, greatest: str) -> str:
-    """Return Dialect.ACQUIRE for engines that know ``ON CONFLICT`` and ``RETURNING``.
-
-    The arguments are those of insert(), and the function for the greater value.
-    """
-    # EXCLUDED was computed before the wait for the row. Its times are too old to use.
-    return f"""{insert(now, later, microseconds, table=f"{TABLE} AS held")}\
+    def _upsert(self) -> str:
+        """Return ``upsert_text``, here for engines that know ``ON CONFLICT`` and ``RETURNING``."""
+        # EXCLUDED was computed before the wait for the row. Its times are too old to use.
+        return f"""{self._insert()}\
 ON CONFLICT (lock) DO UPDATE SET
     description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
     host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,
     lease = EXCLUDED.lease, renews = EXCLUDED.renews,
-    token = {greatest}(held.token + 1, {microseconds}),
-    acquired_at = {now}, expires_at = {later.format("%(duration)s")}
-WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {now})
+    token = {self.GREATEST}(held.token + 1, {self.MICROSECONDS}),
+    acquired_at = {self.NOW}, expires_at = {self.LATER.format("%(duration)s")}
+WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {self.NOW})
     AND {{condition}}
 RETURNING nonce, token
 """
+
+
+def keys_of(leases: Sequence[Lease]) -> tuple[list[str], list[str]]:
+    """Return what finds the rows of leases, see Dialect.leases."""
+    return [lease.name for lease in leases], [lease.nonce for lease in leases]
 
 
 def holder(claim: Claim) -> str:

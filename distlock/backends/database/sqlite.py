@@ -12,6 +12,8 @@ import hashlib
 import math
 import os
 import random
+import re
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -20,7 +22,7 @@ from typing import Any, ClassVar
 
 from django.db import connections
 
-from distlock.backends.database.connection import Connection
+from distlock.backends.database.connection import Connection, DatabaseSession
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
     RECORDS,
@@ -29,7 +31,7 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
 )
-from distlock.backends.database.sql import TABLE, Dialect, upsert
+from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.sqlite_session import in_transaction
 from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.store import Address
@@ -63,24 +65,33 @@ class SQLite(Dialect):
         "(CAST(strftime('%%s', 'now') AS INTEGER) * 1000000"
         " + CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER) * 1000)"
     )
-    ACQUIRE: ClassVar[str] = upsert(NOW, LATER, MICROSECONDS, greatest="max")
+    GREATEST: ClassVar[str] = "max"
     UNITS: ClassVar[int] = 1000
+    # It has no locks of rows.
     FOR_UPDATE: ClassVar[str] = ""
+    # LOWER() takes three times as long, and knows no other letters than this.
+    CONTAINS: ClassVar[str] = "{0} LIKE '%%' || %(search)s || '%%' ESCAPE '!'"
+    BEGINS: ClassVar[str] = "{0} LIKE %(search)s || '%%' ESCAPE '!'"
+    EQUALS: ClassVar[str] = "{0} LIKE %(search)s ESCAPE '!'"
+    SKIP_LOCKED: ClassVar[str] = ""
     WHO: ClassVar[str] = "(host || ':' || process || ':' || thread)"
-    guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True
+
+    def search_params(self, search: str) -> dict[str, str]:
+        return {"search": re.sub("[%_!]", r"!\g<0>", search)}
 
     def ends_within(self, seconds: str) -> str:
         # Its other form, a text of each row's time, takes twice as long.
         return f"(julianday(expires_at) - julianday('now')) * 86400.0 <= ({seconds})"
 
-    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
-        return None  # it has no locks of rows
-
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Rows cannot be locked; but whoever writes is the only one who can.
-        where, params = self.where_held([lease])
-        return Statement(f"UPDATE {table} SET expires_at = expires_at WHERE {where}", params)
+        return self.leases._replace(table=table).update(
+            "expires_at = expires_at", *keys_of([lease])
+        )
+
+    def reads_snapshot(self, connection: Any) -> bool:
+        return True
 
     def duration(self, seconds: float) -> str:
         return f"{super().duration(seconds) / self.UNITS:.3f}"
@@ -95,12 +106,35 @@ class SQLite(Dialect):
         return super().from_db(time)
 
 
+SQLITE = SQLite()
+
+
+#: the first version with RETURNING
+_OLDEST = (3, 35)
+
+
+def too_old() -> str | None:
+    """Return why this library cannot keep locks, if that is so."""
+    if sqlite3.sqlite_version_info < _OLDEST:
+        return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
+    return None
+
+
+def set_options(options: dict[str, Any], limit: float, timeout: float, blocking: bool) -> None:
+    """Set the driver's options for a session; see open_session() for the arguments."""
+    # Django runs statements of its own, and those of "init_command", on a new connection.
+    options["timeout"] = min(limit, options.get("timeout", limit))
+
+
+def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool | None) -> None:
+    """Let no statement of ours wait in the library: see SQLiteSession.run()."""
+    session.run(Statement("PRAGMA busy_timeout = 0"), limit)
+
+
 class SQLiteRecords(RecordSQL):
     """SQLite: transactions of this process, which keep all others from writing."""
 
     PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
-    now: ClassVar[str] = SQLite.MICROSECONDS
-    GREATEST: ClassVar[str] = "max"
 
     @in_transaction
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
@@ -109,11 +143,8 @@ class SQLiteRecords(RecordSQL):
         if create:
             ask(Statement(self._create, params))
         held = self._conditions(edit, "d.id", "d.revision")
-        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE expires_at > {self.now}"
-        if edit.sessions:
-            alive += f" AND {in_list('id', 'session', edit.sessions)}"
-        else:
-            alive = "SELECT 0"
+        some = in_list("id", "session", edit.sessions)  # "IN ()" is false here
+        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE {some} AND {self.sessions.runs}"
         look = (
             f"SELECT d.id, {self.next}, {held}, ({alive})"
             f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"
@@ -140,19 +171,10 @@ class SQLiteRecords(RecordSQL):
                 f" AND {in_list('name', 'deleted', edit.deleted)}"
             )
         if edit.puts:
-            values = ", ".join(
-                f"(%(id)s, %(key{n})s, %(value{n})s, %(new)s, %(new)s, %(bound{n})s)"
-                for n in range(len(edit.puts))
-            )
-            statements.append(
-                f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
-                f" VALUES {values} ON CONFLICT (directory, name) DO UPDATE SET"
-                " value = excluded.value, revision = excluded.revision, session = excluded.session"
-            )
+            row = "(%(id)s, %(key{0})s, %(value{0})s, %(new)s, %(new)s, %(bound{0})s)"
+            values = ", ".join(map(row.format, range(len(edit.puts))))
+            statements.append(f"{self.PUT} VALUES {values} {self.REPLACE}")
         return statements
-
-    def unlocked(self, sessions: Sequence[str]) -> Statement | None:
-        return None  # it has no locks of rows
 
     def renew_all(
         self, connection: Connection, sessions: Sequence[str], records: Sequence[Address]

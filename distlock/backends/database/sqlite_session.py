@@ -15,9 +15,12 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from distlock.backends.database.connection import Connection, DatabaseSession
+from distlock.backends.database.connection import (
+    Connection,
+    CursorConnection,
+    DatabaseSession,
+)
 from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
-from distlock.backends.database.raw_connection import CursorConnection
 from distlock.backends.database.statements import Result, Statement
 from distlock.backends.open_transactions import (
     TransactionOutcomeHook,
@@ -51,15 +54,19 @@ class ForkGate:
     """
 
     def __init__(self) -> None:
-        self.closed = threading.RLock()
-        self._closed_for_fork = False
         #: whether a thread of the parent was inside of SQLite when this process was forked
         self.broken = False
+        self._begin()
         os.register_at_fork(before=self._close, after_in_parent=self._open)
-        fork.reset_in_child(self)
+
+    def _begin(self) -> None:
+        self.closed = threading.RLock()
+        self._closed_for_fork = False
+        self._process = fork.current()
+        self._process.connections.add(self)
 
     def _close(self) -> None:
-        fork.ensure_reset()  # else it may have been closed by a thread of the parent
+        fork.current()  # else it may have been closed by a thread of the parent
         self.closed.acquire()
         self._closed_for_fork = True
 
@@ -67,20 +74,15 @@ class ForkGate:
         self._closed_for_fork = False
         self.closed.release()
 
-    def is_broken(self) -> bool:
-        """In the child of a fork: return whether a thread of the parent was inside of SQLite."""
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: open it; the thread that had closed it may be the parent's."""
+        if self._process is fork.current():  # a session has called this
+            return
         if not (self.broken or self._closed_for_fork):
             # A thread of the child may have the number of the one that had closed it.
             owned: bool = self.closed._is_owned()  # type: ignore[attr-defined]
             self.broken = owned or not self.closed.acquire(blocking=False)
-            self._closed_for_fork = not self.broken
-        return self.broken
-
-    def after_fork_in_child(self) -> None:
-        """Open it: the thread that had closed it may be the parent's."""
-        self.is_broken()
-        self.closed = threading.RLock()
-        self._closed_for_fork = False
+        self._begin()
 
 
 gate = ForkGate()
@@ -141,7 +143,8 @@ class SQLiteSession(DatabaseSession):
     def leave_to_parent(self) -> None:
         """See DatabaseSession.leave_to_parent()."""
         super().leave_to_parent()
-        if gate.is_broken():
+        gate.leave_to_parent()
+        if gate.broken:
             # Closing it would roll back the parent's transaction in the file. It is never deleted.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.wrapper.connection))
         else:
@@ -153,19 +156,14 @@ class SQLiteSession(DatabaseSession):
             self.wrapper.connection.close()
 
 
-def open_in_process(
-    wrapper: Any, limit: float, opened: Callable[[], DatabaseSession]
-) -> DatabaseSession:
+def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> DatabaseSession:
     """Return what ``opened()`` returns, which connects the wrapper."""
-    settings = wrapper.settings_dict
-    if settings["NAME"] == ":memory:":
+    if wrapper.settings_dict["NAME"] == ":memory:":
         raise ImproperlyConfigured(
             f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
             " nobody would see the locks of others. Use a file, or for the threads of one"
             " process 'file:locks?mode=memory&cache=shared'."
         )
-    # Django runs statements of its own, and those of "init_command", on a new connection.
-    settings["OPTIONS"]["timeout"] = min(limit, settings["OPTIONS"].get("timeout", limit))
     if gate.broken:
         raise NoSession(
             "another thread was writing to SQLite when this process was forked; start it anew"

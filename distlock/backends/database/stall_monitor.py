@@ -18,8 +18,7 @@ from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.wait_session import LockRows, RowSnapshot
 from distlock.backends.database.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
 #: The longest pause between two looks: so many seconds, or this part of what the server gets for an
 #: answer, so that a silent one is noticed within that.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -90,6 +91,14 @@ def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
     return {f"{name}{number}": value for number, value in enumerate(values)}
 
 
+def end_of(prefix: str) -> str:
+    """Return the first text, by code points, after those that begin with a prefix."""
+    code = ord(prefix[-1]) + 1
+    if code > sys.maxunicode:
+        return end_of(prefix[:-1])
+    return prefix[:-1] + chr(0xE000 if code == 0xD800 else code)  # a surrogate is no character
+
+
 class SweptRows(NamedTuple):
     """Rows that a sweep finds by a condition, and clears by their ids under the same condition."""
 
@@ -113,6 +122,62 @@ class SweptRows(NamedTuple):
             f"{self.clearing} WHERE {in_list('id', 'id', ids)} AND {self.condition}",
             {**self.params, **named_values("id", ids)},
         )
+
+
+class LeasedRows(NamedTuple):
+    """Rows that have a lease each, which runs until ``expires_at``: those of locks and of sessions.
+
+    Some are found by lists of values, one for each of the columns ``keys``. A value of the last
+    one belongs to one row, so the lists need not be matched one by one.
+    """
+
+    table: str
+    keys: tuple[str, ...]
+    #: the server's time, as ``expires_at`` has it
+    now: str
+    #: what makes a SELECT leave out the rows that others keep locked; "" if there is nothing
+    skip_locked: str
+    #: a condition: the row has a lease
+    in_use: str = ""
+
+    @property
+    def runs(self) -> str:
+        """The condition that the lease has not ended."""
+        used = f"{self.in_use} AND " if self.in_use else ""
+        return f"{used}expires_at > {self.now}"
+
+    @property
+    def over(self) -> str:
+        """The condition that the lease has ended."""
+        return f"expires_at <= {self.now}"
+
+    def find(self, *keys: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """Return the condition that finds some rows, by the values of their keys."""
+        lists = [(f"key{number}_", values) for number, values in enumerate(keys)]
+        conditions = (in_list(key, *some) for key, some in zip(self.keys, lists, strict=True))
+        params = {name: value for some in lists for name, value in named_values(*some).items()}
+        return " AND ".join(conditions), params
+
+    def running(self, *keys: Sequence[str], also: str = "", locking: str = "") -> Statement:
+        """Ask for the last keys of those of the rows whose leases run, and for ``also``."""
+        where, params = self.find(*keys)
+        sql = f"SELECT {self.keys[-1]}{also} FROM {self.table} WHERE {where} AND {self.runs}"
+        return Statement(sql + locking, params)
+
+    def unlocked(self, *keys: Sequence[str]) -> Statement | None:
+        """Ask for the last keys of those that no transaction of someone else keeps locked.
+
+        None if the engine cannot tell.
+        """
+        where, params = self.find(*keys)
+        sql = f"SELECT {self.keys[-1]} FROM {self.table} WHERE {where}{self.skip_locked}"
+        return Statement(sql, params) if self.skip_locked else None
+
+    def update(self, assignments: str, *keys: Sequence[str], **params: Any) -> Statement:
+        """Change those of the rows whose leases run: renew these, for example."""
+        where, values = self.find(*keys)
+        sql = f"UPDATE {self.table} SET {assignments} WHERE {where} AND {self.runs}"
+        return Statement(sql, {**values, **params})
 
 
 class Result(NamedTuple):

@@ -11,26 +11,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from typing import Any
 
 from distlock.backends.database import errors
-from distlock.backends.database.connect import RECORD_SQL
+from distlock.backends.database.connect import Engine
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.maintenance import clear, renew_sessions
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.postgresql import ChangeNotice, channel_of
 from distlock.backends.database.record_reads import peek_sql, peeked, read_sql, snapshot
 from distlock.backends.database.record_sql import (
     ApplyResult,
+    ChangeNotice,
     Edit,
+    channel_of,
 )
 from distlock.backends.database.record_watcher import RecordWatcher
-from distlock.backends.database.runner import RecordRunner
+from distlock.backends.database.runner import RecordRunner, renew_sessions
 from distlock.backends.database.statements import Statement, batches
-from distlock.backends.database.transactions import removing
+from distlock.backends.database.transactions import Removal, removing
 from distlock.backends.store import (
     Address,
     Change,
@@ -57,18 +57,18 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 class DatabaseStore(RecordStore):
     """Keeps records in three tables beside that of the locks."""
 
-    def __init__(self, pool: Pool, vendor: str, keep: float) -> None:
-        """``vendor`` is the engine's; empty directories are kept for ``keep`` seconds."""
+    def __init__(self, pool: Pool, engine: Engine, keep: float) -> None:
+        """Empty directories are kept for ``keep`` seconds."""
         self._pool = pool
-        self._sql = RECORD_SQL[vendor]
+        self._sql = engine.records
         self._keep = keep
-        self._runner = RecordRunner(pool, on_sqlite=vendor == "sqlite")
+        self._runner = RecordRunner(pool, on_sqlite=engine.in_process)
         self._watcher = RecordWatcher(
             self._runner,
             self._sql,
             self.read,
             # A greenlet that waits in poll() for a driver's socket would stop all others.
-            listens=vendor == "postgresql" and not gevent_patched(),
+            listens=self._sql.NOTIFIES and not gevent_patched(),
         )
 
     # Records
@@ -220,7 +220,6 @@ class DatabaseStore(RecordStore):
 
     # Transactions of the caller
 
-    @contextmanager
     def removing(
         self,
         directory: str,
@@ -230,14 +229,17 @@ class DatabaseStore(RecordStore):
         *,
         before: Callable[[], object],
         lost: Callable[[], Exception],
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """See RecordStore.removing()."""
-        with removing(self._pool, self._sql, lease, directory, keys, using, before, lost):
-            yield
-        notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
-        self._watcher.note_change(notice)
-        channels = [channel_of(directory, key) for key in (None, *keys)]
-        self._notify([(channel, notice) for channel in channels], until)
+
+        def after() -> None:
+            notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
+            self._watcher.note_change(notice)
+            channels = [channel_of(directory, key) for key in (None, *keys)]
+            self._notify([(channel, notice) for channel in channels], until)
+
+        removal = Removal(directory, keys, lease, before, lost, after)
+        return removing(self._pool, self._sql, removal, using)
 
     # Waking up
 
@@ -272,7 +274,7 @@ class DatabaseStore(RecordStore):
             ended, last = ended + len(names), names
         try:
             with suppress(errors.NoTable):
-                removed = clear(self._runner, lambda _: self._sql.empty(self._keep), deadline)
+                removed = self._runner.clear(lambda _: self._sql.empty(self._keep), deadline)
         except errors.StatementFailed as failed:
             raise self._runner.unavailable(failed) from failed.__cause__
         return SweepResult(ended, removed)

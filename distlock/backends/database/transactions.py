@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
@@ -18,10 +18,9 @@ from distlock.backends.database.errors import (
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sql import TABLE
 from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.open_transactions import (
-    SEES_COMMITS,
     blocks_of_test_case,
     check_durable,
     durable,
@@ -146,13 +145,12 @@ class Transactions:
         self, leases: Sequence[Lease], connection: Any, stack: ExitStack, *, lock_rows: bool
     ) -> None:
         """Begin the transaction, which ends with ``stack``; in a snapshot, lock the rows first."""
+        dialect = self._pool.dialect_for(connection)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with ExitStack() as begun:
                     begun.enter_context(durable(self.database, *leases))
-                    if lock_rows and _reads_snapshot(
-                        connection, self._pool.dialect_for(connection)
-                    ):
+                    if lock_rows and dialect.reads_snapshot(connection):
                         self._locked.update(lease.nonce for lease in leases)
                         for lease in leases:
                             self._lock_row(lease, connection)
@@ -193,32 +191,39 @@ def _lost(lease: Lease) -> LockLost:
     return LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
 
 
-def _reads_snapshot(connection: Any, dialect: Dialect) -> bool:
-    """Return whether the open transaction cannot lock what was changed after it began."""
-    if dialect.guards_early:
-        return True
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SHOW transaction_isolation")
-            return cursor.fetchone()[0] not in SEES_COMMITS
-        if connection.mysql_is_mariadb and connection.isolation_level not in SEES_COMMITS:
-            # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
-            cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
-            return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()
-    return False
+class Removal(NamedTuple):
+    """Records that a transaction of the caller removes, see RecordStore.removing()."""
+
+    directory: str
+    keys: Sequence[str]
+    lease: Lease
+    before: Callable[[], object]
+    lost: Callable[[], Exception]
+    #: is called after the commit
+    after: Callable[[], object]
+
+    def statements(self, connection: Any, pool: Pool, sql: RecordSQL) -> tuple[Statement, ...]:
+        """Return what gives the directory the next revision, and what removes the records.
+
+        The first one locks the row of the directory until the commit.
+        """
+        directories = pool.table_for(connection, DIRECTORIES)
+        params = {"directory": self.directory}
+        return (
+            Statement(
+                f"UPDATE {directories} SET revision = {sql.next} WHERE name = %(directory)s", params
+            ),
+            Statement(
+                f"DELETE FROM {pool.table_for(connection, RECORDS)} WHERE directory ="
+                f" (SELECT id FROM {directories} WHERE name = %(directory)s)"
+                f" AND {in_list('name', 'key', self.keys)}",
+                {**params, **named_values("key", self.keys)},
+            ),
+        )
 
 
 @contextmanager
-def removing(
-    pool: Pool,
-    sql: RecordSQL,
-    lease: Lease,
-    directory: str,
-    keys: Sequence[str],
-    using: str | None,
-    before: Callable[[], object],
-    lost: Callable[[], Exception],
-) -> Iterator[None]:
+def removing(pool: Pool, sql: RecordSQL, removal: Removal, using: str | None) -> Iterator[None]:
     """See RecordStore.removing().
 
     The row of the directory is locked at the end, and so for moments only. On SQLite nobody else
@@ -227,32 +232,22 @@ def removing(
     database = pool.database
     if using not in (None, database):
         raise NotSupported(
-            f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and only a"
-            " transaction there can be tied to it"
+            f"atomic(using={using!r}): {removal.directory!r} is in the database {database!r}, and"
+            " only a transaction there can be tied to it"
         )
     connection: Any = connections[database]
-    # It gives the directory the next revision, which locks its row until the commit.
-    directories = pool.table_for(connection, DIRECTORIES)
-    touch = Statement(
-        f"UPDATE {directories} SET revision = {sql.next} WHERE name = %(directory)s",
-        {"directory": directory},
-    )
-    remove = Statement(
-        f"DELETE FROM {pool.table_for(connection, RECORDS)} WHERE directory ="
-        f" (SELECT id FROM {directories} WHERE name = %(directory)s)"
-        f" AND {in_list('name', 'key', keys)}",
-        {"directory": directory, **named_values("key", keys)},
-    )
+    touch, remove = removal.statements(connection, pool, sql)
     try:
-        with durable(database, lease):
-            if connection.vendor == "sqlite":
+        with durable(database, removal.lease):
+            if pool.dialect_for(connection).one_writer:
                 _run(connection, touch)
             yield
             if connection.needs_rollback:
                 return
-            before()
+            removal.before()
             _run(connection, touch)
-            if _run(connection, remove) != len(keys):
-                raise lost()
+            if _run(connection, remove) != len(removal.keys):
+                raise removal.lost()
     except StatementFailed as failed:
         raise unavailable(failed, database) from failed.__cause__
+    removal.after()

@@ -66,7 +66,6 @@ from distlock.backends.database.stall_monitor import StallMonitor
 from distlock.backends.database.statements import Result
 from distlock.backends.database.wait_session import LockRows, WaitSession, WaitSessionPool
 from distlock.backends.database.waiter import HolderEvidence, Waiter
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import NotAnswered
@@ -106,11 +105,6 @@ class WaitManager:
         self.cancel_later = cancel_later
         self._calls = calls
         self._threads = WorkerThreads(None, "distlock-waiter")
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no waits: they are the parent's."""
         self._mutex = threading.Lock()
         self._waiters: set[Waiter] = set()
         self.sessions = WaitSessionPool(self.pool, self.locks, self._threads)

@@ -24,7 +24,6 @@ from distlock.backends.etcd.messages import (
 )
 from distlock.backends.etcd.options import EtcdOptions
 from distlock.backends.etcd.watches import Watches
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable
@@ -92,7 +91,7 @@ class KeepAlive:
 
 
 class EtcdClient:
-    """Asks a cluster, with failover and time limits. Threads may share it; it survives a fork.
+    """Asks a cluster, with failover and time limits. Threads may share it.
 
     Every method raises LockUnavailable if the cluster could not be asked in time, or refuses. Its
     ``maybe_applied`` tells whether the request may have been carried out.
@@ -106,12 +105,6 @@ class EtcdClient:
         self._members = [Connections(endpoint, options.tls) for endpoint in options.endpoints]
         #: for a cluster with authentication; None before it was asked for
         self._token: str | None = None
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Close the child's copies of the connections; the parent goes on with them."""
-        for member in self._members:
-            member.close()
 
     def close(self) -> None:
         """Give connections back. The client may be used again afterwards."""

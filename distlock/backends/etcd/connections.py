@@ -14,6 +14,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from distlock.backends.etcd.options import Endpoint
+from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 
 #: Connections that are kept for the next request.
@@ -52,7 +53,24 @@ class Response:
         return documents[0] if len(documents) == 1 else documents
 
 
-class _Connection:
+class _Connected:
+    """Has a socket, with which the child of a fork has nothing to do."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        fork.current().connections.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the copy of the socket; the parent goes on with its own.
+
+        A thread of the parent may have been reading. Then the file over the socket stays locked
+        here for ever, and close() would wait for that.
+        """
+        with suppress(OSError):
+            os.close(socket.socket.detach(self._socket))
+
+
+class _Connection(_Connected):
     """A connection that one request after the other goes over.
 
     ``http.client`` would do, but takes twice the processor time, most of it for headers that nobody
@@ -60,7 +78,7 @@ class _Connection:
     """
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> None:
-        self._socket = _connected(endpoint, tls, deadline)
+        super().__init__(_connected(endpoint, tls, deadline))
         self._file = self._socket.makefile("rb")
         self._goes_on = True
 
@@ -148,7 +166,7 @@ class Connections:
         weakref.finalize(self, _close_all, self._idle)  # also at exit
 
     def close(self) -> None:
-        """Close the connections that nobody uses. Those of the parent go on, after a fork."""
+        """Close the connections that nobody uses."""
         _close_all(self._idle)
 
     def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Response:
@@ -204,11 +222,11 @@ class Connections:
             raise
 
 
-class Stream:
+class Stream(_Connected):
     """An answer that goes on: documents, one on a line."""
 
     def __init__(self, sock: socket.socket, response: HTTPResponse) -> None:
-        self._socket = sock
+        super().__init__(sock)
         self._response = response
         self.status = response.status
 
@@ -228,15 +246,6 @@ class Stream:
         with suppress(OSError):
             # Not SSLSocket's own method, which would take the session from under that thread.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-    def close_in_child(self) -> None:
-        """Close the copy that the child of a fork has.
-
-        The parent's thread may have been reading. Then the file over the socket stays locked here
-        for ever, and close() would wait for that.
-        """
-        with suppress(OSError):
-            os.close(socket.socket.detach(self._socket))
 
     def close(self) -> None:
         """Close it in this process."""

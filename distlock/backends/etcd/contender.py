@@ -9,8 +9,8 @@ from typing import TypeVar
 from distlock.backends.background import BlockingCalls, answer_due
 from distlock.backends.base import PendingLease
 from distlock.backends.etcd.client import EtcdClient, EtcdLease
-from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
-from distlock.backends.etcd.lock_keys import KeyData, LockKey, LockKeys, QueuePosition
+from distlock.backends.etcd.leases import EtcdGrant, Leases, whole_seconds
+from distlock.backends.etcd.lock_keys import EtcdKey, EtcdKeys, KeyData, QueuePosition
 from distlock.backends.etcd.messages import (
     EtcdError,
     Json,
@@ -75,7 +75,7 @@ class EtcdContender:
         self._leases = leases
         self._claim = claim
         self._deadline = deadline
-        self._keys = LockKeys(client.options.prefix, claim.name)
+        self._keys = EtcdKeys(client.options.prefix, claim.name)
         self._place_key = self._keys.place_of(claim.nonce)
         self._place: EtcdLease | None = None
         self._place_revision = 0
@@ -93,9 +93,9 @@ class EtcdContender:
         nobody = [created(holders, 0, prefix=True), created(waiters, 0, prefix=True)]
         lease, holder = self._grant(nobody, [], deadline)
         for _ in range(_TRIES):
-            if lease is not None or holder is None or not self._may_adopt(holder):
+            if lease is not None or holder is None or not self._can_adopt(holder):
                 if lease is None and self._place is None and not self._unsure:
-                    self._leases.settle(self._claim.nonce)
+                    self._leases.forget_requests(self._claim.nonce)
                 return lease
             replaced = holder
             lease, holder = self._grant(
@@ -107,7 +107,7 @@ class EtcdContender:
             raise LockUnavailable(f"lock {self._claim.name!r}: its hold changes hands too fast")
         return lease
 
-    def _may_adopt(self, holder: LockKey) -> bool:
+    def _can_adopt(self, holder: EtcdKey) -> bool:
         """Return whether it is a hold of the same owner's name, or of this very claim."""
         if holder.data.token is not None:
             return False  # its holder has left it
@@ -115,7 +115,7 @@ class EtcdContender:
 
     def _grant(
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Lease | None, LockKey | None]:
+    ) -> tuple[Lease | None, EtcdKey | None]:
         """Put the holder's key if ``compare`` is true; return the lease, or who has the lock."""
         try:
             return self._grant_once(compare, success, deadline)
@@ -127,7 +127,7 @@ class EtcdContender:
 
     def _grant_once(
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Lease | None, LockKey | None]:
+    ) -> tuple[Lease | None, EtcdKey | None]:
         claim, leases = self._claim, self._leases
         ttl = whole_seconds(claim.reserved)
         lease = leases.get(claim, ttl, claim.duration, deadline)
@@ -139,20 +139,21 @@ class EtcdContender:
         failure = [get(self._keys.holders, prefix=True, limit=1)]
         reply = self._client.txn(compare, operations, failure, deadline)
         self._unsure |= reply.repeated
-        holder = None if reply.succeeded else LockKey.first(reply)
+        holder = None if reply.succeeded else EtcdKey.first(reply)
         if reply.succeeded:
             revision = reply.revision
         elif holder is not None and holder.key == key:
             revision = holder.created  # an earlier request has put it, whose answer was lost
         else:
             if not reply.repeated:
-                leases.unname(claim.nonce, lease.id)  # another claim's from here on
+                leases.release_name(claim.nonce, lease.id)  # another claim's from here on
             leases.put(lease, ttl, reusable=not reply.repeated)
             claim.refused_by = holder.holder if holder else None
             return None, holder
-        leases.granted(claim, HeldKey(key, revision, revision, lease, ttl, data, not self._unsure))
+        grant = EtcdGrant(key, revision, revision, lease, ttl, data, not self._unsure)
+        leases.granted(claim, grant)
         if not self._unsure:
-            leases.settle(claim.nonce)
+            leases.forget_requests(claim.nonce)
         return claim.granted(revision, lease.sent_at), holder
 
     # Waiting; these methods block
@@ -170,7 +171,7 @@ class EtcdContender:
         )
         self._unsure |= reply.repeated
         self._place_revision = reply.revision
-        if not reply.succeeded and (found := LockKey.first(reply)) is not None:
+        if not reply.succeeded and (found := EtcdKey.first(reply)) is not None:
             # An earlier request has put it, whose answer was lost, perhaps with another lease.
             self._place_revision = found.created
             self._place = EtcdLease(found.lease, place.ttl, place.sent_at)
@@ -189,10 +190,10 @@ class EtcdContender:
         )
         holder = get(self._keys.holders, prefix=True, limit=1)
         reply = self._client.do([holder, before], deadline)
-        places = [LockKey.read(kv) for kv in reply.found(1)]
+        places = [EtcdKey.read(kv) for kv in reply.found(1)]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
-        position = QueuePosition(reply.revision, LockKey.first(reply), own, ahead)
+        position = QueuePosition(reply.revision, EtcdKey.first(reply), own, ahead)
         self._claim.refused_by = position.holder.holder if position.holder else None
         return position
 
@@ -242,7 +243,7 @@ class EtcdContender:
         finally:
             self._unwatch()
         if not self._unsure:
-            self._leases.settle(self._claim.nonce)
+            self._leases.forget_requests(self._claim.nonce)
             if self._place is not None:
                 self._leases.put(self._place, _PLACE)
         elif lease is None:
@@ -258,7 +259,7 @@ class EtcdContender:
                 continue
             if position.is_next:
                 lease = yield from self._ask(self._promote)
-            elif position.holder is not None and self._may_adopt(position.holder):
+            elif position.holder is not None and self._can_adopt(position.holder):
                 lease = yield from self._ask(self.try_once)
             elif not self._is_over():
                 position = yield from self._wait(position)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from distlock.backends.etcd.client import EtcdClient, EtcdLease, new_lease_id
-from distlock.backends.etcd.lock_keys import KeyData, LockKey, LockKeys, LockReader
+from distlock.backends.etcd.lock_keys import EtcdKey, EtcdKeys, KeyData, LockReader
 from distlock.backends.etcd.messages import (
     MOST_OPERATIONS,
     Json,
@@ -40,7 +40,7 @@ _MANY = 256
 
 
 @dataclass(slots=True, eq=False)
-class HeldKey:
+class EtcdGrant:
     """A hold of this process: its key, and the lease that the key is bound to."""
 
     key: str
@@ -56,15 +56,15 @@ class HeldKey:
     reusable: bool = True
 
     @classmethod
-    def found(cls, entry: LockKey) -> HeldKey:
+    def found(cls, entry: EtcdKey) -> EtcdGrant:
         """Return a hold that another process has taken, as it was read."""
         data = entry.data
         lease = EtcdLease(entry.lease, data.ttl, float("-inf"))
         return cls(entry.key, entry.created, entry.modified, lease, data.ttl, data, reusable=False)
 
-    def update_from(self, entry: LockKey) -> None:
+    def update_from(self, entry: EtcdKey) -> None:
         """Note which lease the key is bound to by now, as it was read."""
-        there = HeldKey.found(entry)
+        there = EtcdGrant.found(entry)
         self.modified, self.lease, self.ttl = there.modified, there.lease, there.ttl
         self.data, self.reusable = there.data, False
 
@@ -92,7 +92,7 @@ class Leases:
         #: leases that nobody uses at present, by length
         self._unused: dict[int, list[EtcdLease]] = {}
         #: the holds that were granted here, by nonce
-        self.holds: dict[str, HeldKey] = {}
+        self.holds: dict[str, EtcdGrant] = {}
         #: the leases that were named in requests of a claim, by nonce; and until when that matters
         self._named: dict[str, tuple[list[int], float]] = {}
         self._many = _MANY
@@ -139,25 +139,25 @@ class Leases:
             ends.add(hold.lease.id)
         for one in ends:
             self.end(one, deadline)
-        self.settle(nonce)
+        self.forget_requests(nonce)
 
     def named(self, nonce: str) -> list[int]:
         """Return the leases that requests of a claim may have named and not left."""
         named, _ = self._named.get(nonce, ([], 0.0))
         return [*named]
 
-    def unname(self, nonce: str, lease_id: int) -> None:
+    def release_name(self, nonce: str, lease_id: int) -> None:
         """Note that no request of a claim that names this lease is on its way any more."""
         with suppress(ValueError):
             self._named.get(nonce, ([], 0.0))[0].remove(lease_id)
 
-    def settle(self, nonce: str) -> None:
+    def forget_requests(self, nonce: str) -> None:
         """Note that no request of a claim is on its way any more."""
         self._named.pop(nonce, None)
 
     # Holds
 
-    def granted(self, claim: Claim, hold: HeldKey) -> None:
+    def granted(self, claim: Claim, hold: EtcdGrant) -> None:
         """Note the hold that a claim was granted, unless it may go on without this process.
 
         The place of a queued Celery task is taken anew, and freed, by other processes. They do so
@@ -166,7 +166,7 @@ class Leases:
         if claim.renews or not is_named(claim.owner):
             self.add(claim.nonce, hold)
 
-    def add(self, nonce: str, hold: HeldKey) -> None:
+    def add(self, nonce: str, hold: EtcdGrant) -> None:
         """Note a hold, until it is removed, or has ended without a word."""
         self._drop_ended()
         self.holds[nonce] = hold
@@ -182,7 +182,9 @@ class Leases:
                     self._named.pop(known, None)
             self._many = 2 * (len(self.holds) + len(self._named)) + _MANY
 
-    def find(self, leases: Sequence[Lease], deadline: float | None) -> Mapping[str, HeldKey | None]:
+    def find(
+        self, leases: Sequence[Lease], deadline: float | None
+    ) -> Mapping[str, EtcdGrant | None]:
         """Return the holds of leases by nonce; None for what is gone.
 
         What another process has taken has to be read.
@@ -190,11 +192,11 @@ class Leases:
         holds = {lease.nonce: self.holds.get(lease.nonce) for lease in leases}
         prefix = self._client.options.prefix
         unknown = [lease for lease in leases if holds[lease.nonce] is None]
-        keys = [LockKeys(prefix, lease.name).holds_of(lease.nonce) for lease in unknown]
+        keys = [EtcdKeys(prefix, lease.name).holds_of(lease.nonce) for lease in unknown]
         found = LockReader(self._client, deadline).first(*keys)
         for lease, entry in zip(unknown, found, strict=True):
             if entry is not None:
-                holds[lease.nonce] = hold = HeldKey.found(entry)
+                holds[lease.nonce] = hold = EtcdGrant.found(entry)
                 self.add(lease.nonce, hold)
         return holds
 
@@ -210,7 +212,7 @@ class Leases:
 
     def _renew(self, leases: Sequence[Lease], deadline: float) -> Mapping[str, bool]:
         answers: dict[str, bool] = {}
-        kept: dict[str, HeldKey] = {}
+        kept: dict[str, EtcdGrant] = {}
         wanted = {lease.nonce: lease for lease in leases}
         for nonce, hold in self.find(leases, deadline).items():
             if hold is None:
@@ -231,7 +233,7 @@ class Leases:
         return answers
 
     def _keep_alive(
-        self, holds: Mapping[str, HeldKey], wanted: Mapping[str, Lease], deadline: float | None
+        self, holds: Mapping[str, EtcdGrant], wanted: Mapping[str, Lease], deadline: float | None
     ) -> dict[str, bool]:
         """Let leases run anew; return what is known for certain, by nonce."""
         alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
@@ -248,7 +250,7 @@ class Leases:
             for place, nonce in enumerate(some):
                 hold, answer = holds[nonce], reply.inner(place)
                 if not answer.succeeded:
-                    there = LockKey.first(answer)
+                    there = EtcdKey.first(answer)
                     if there is None or there.created != hold.created:
                         answers[nonce] = False
                     else:
@@ -260,7 +262,7 @@ class Leases:
                         answers[nonce] = True
         return answers
 
-    def _rebind(self, hold: HeldKey, lease: Lease, deadline: float | None) -> bool | None:
+    def _rebind(self, hold: EtcdGrant, lease: Lease, deadline: float | None) -> bool | None:
         """Bind the key to a lease of another length; False if the hold is lost.
 
         None if it has to be tried again, because the key was written by an earlier request that had
@@ -292,7 +294,7 @@ class Leases:
         return True
 
 
-def _renewed(hold: HeldKey, *, writes: bool) -> Json:
+def _renewed(hold: EtcdGrant, *, writes: bool) -> Json:
     """Return what finds out whether a hold is there, and writes when it was renewed.
 
     Another thread may be binding the key to another lease, or have done so without an answer. This
@@ -303,7 +305,7 @@ def _renewed(hold: HeldKey, *, writes: bool) -> Json:
     return txn(compare, writing, [get(hold.key)])
 
 
-def _fits(hold: HeldKey, seconds: float) -> bool:
+def _fits(hold: EtcdGrant, seconds: float) -> bool:
     """Return whether a lease of the length that the hold has does for so many seconds.
 
     A much longer one would keep the lock for nobody if the process dies, see ``at_least``.

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Warning
 
-from distlock.backends.base import BROKEN, BaseBackend, Capabilities, PendingLease
+from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.etcd.client import EtcdClient
 from distlock.backends.etcd.contender import EtcdContender
 from distlock.backends.etcd.leases import SHORTEST, Leases, whole_seconds
-from distlock.backends.etcd.lock_keys import LockKeys, LockReader
+from distlock.backends.etcd.lock_keys import EtcdKeys, LockReader
 from distlock.backends.etcd.messages import (
     LeaseNotFound,
     created,
@@ -22,7 +22,6 @@ from distlock.backends.etcd.messages import (
 )
 from distlock.backends.etcd.options import DEFAULTS, EtcdOptions
 from distlock.backends.etcd.store import EtcdStore
-from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import is_named
 from distlock.types.query import LockQuery, Page
@@ -56,11 +55,6 @@ class EtcdBackend(BaseBackend):
         self.options = EtcdOptions(self.settings)
         self.client = EtcdClient(self.options)
         self._store = EtcdStore(self.client)
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing: the leases are the parent's."""
         self._leases = Leases(self.client)
 
     @property
@@ -113,7 +107,7 @@ class EtcdBackend(BaseBackend):
             return False  # the lease has ended, and the key with it
         for one in {*self._leases.named(lease.nonce)} - {hold.lease.id}:
             self._leases.end(one, deadline)
-        self._leases.settle(lease.nonce)
+        self._leases.forget_requests(lease.nonce)
         return reply.succeeded or reply.repeated
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
@@ -196,7 +190,7 @@ class EtcdBackend(BaseBackend):
         data = entry.data
         claim = Claim(name, data.owner, data.lasts, data.description, entry.nonce)
         lease = Lease(claim, token, 0.0)
-        self.tell_lost(lease, BROKEN)
+        self.tell_lost(lease, LossReason.BROKEN)
         return lease
 
     def sweep(self) -> SweepResult:
@@ -218,8 +212,8 @@ class EtcdBackend(BaseBackend):
                 id="distlock.W008",
             )
 
-    def _keys(self, name: str) -> LockKeys:
-        return LockKeys(self.options.prefix, name)
+    def _keys(self, name: str) -> EtcdKeys:
+        return EtcdKeys(self.options.prefix, name)
 
     def _reader(self, deadline: float | None) -> LockReader:
         return LockReader(self.client, deadline)

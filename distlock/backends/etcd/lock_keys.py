@@ -26,7 +26,7 @@ _HOLDER, _WAITER, _LAST = "h", "w", "t"
 _RESERVED = "~"
 
 
-class LockKeys:
+class EtcdKeys:
     """The keys of one lock."""
 
     def __init__(self, prefix: str, name: str) -> None:
@@ -170,7 +170,7 @@ class KeyData:
 
 
 @dataclass(frozen=True, slots=True)
-class LockKey:
+class EtcdKey:
     """A key of a lock, as read from the cluster."""
 
     key: str
@@ -183,7 +183,7 @@ class LockKey:
     data: KeyData
 
     @classmethod
-    def read(cls, kv: KeyValue) -> LockKey:
+    def read(cls, kv: KeyValue) -> EtcdKey:
         kind, last = kv.key.split("/")[-2:]
         nonce = last.lstrip(_RESERVED).partition("-")[0]
         name = name_of(kv.key)
@@ -191,7 +191,7 @@ class LockKey:
         return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, data)
 
     @classmethod
-    def first(cls, reply: EtcdReply, operation: int = 0) -> LockKey | None:
+    def first(cls, reply: EtcdReply, operation: int = 0) -> EtcdKey | None:
         """Return the first key that an operation of a transaction has read."""
         return next((cls.read(kv) for kv in reply.found(operation)), None)
 
@@ -210,11 +210,11 @@ class QueuePosition:
     """Who holds a lock, and who is ahead, as one transaction has read it."""
 
     revision: int
-    holder: LockKey | None
+    holder: EtcdKey | None
     #: the own place in the queue; None if it is gone
-    own: LockKey | None
+    own: EtcdKey | None
     #: the one just before the own one
-    ahead: LockKey | None
+    ahead: EtcdKey | None
 
     @property
     def is_next(self) -> bool:
@@ -222,7 +222,7 @@ class QueuePosition:
         return self.holder is None and self.ahead is None
 
 
-def info_of(name: str, alias: str, keys: Iterable[LockKey]) -> LockInfo:
+def info_of(name: str, alias: str, keys: Iterable[EtcdKey]) -> LockInfo:
     """Return what is known of a lock, given all of its keys."""
     entries, now = sorted(keys, key=lambda entry: entry.created), _now()
     waiters = tuple(_waiting(entry.data, now) for entry in entries if entry.kind == _WAITER)
@@ -269,16 +269,16 @@ class LockReader:
 
     def lock(self, name: str) -> LockInfo:
         """Return what is known of one lock."""
-        return info_of(name, self._alias, map(LockKey.read, self._keys_of(name)))
+        return info_of(name, self._alias, map(EtcdKey.read, self._keys_of(name)))
 
-    def first(self, *beginnings: str) -> list[LockKey | None]:
+    def first(self, *beginnings: str) -> list[EtcdKey | None]:
         """Return the first key that begins so, for each of some beginnings."""
-        found: list[LockKey | None] = []
+        found: list[EtcdKey | None] = []
         for start in range(0, len(beginnings), MOST_OPERATIONS):
             some = beginnings[start : start + MOST_OPERATIONS]
             reading = [get(key, prefix=True, limit=1) for key in some]
             reply = self._client.do(reading, self._deadline)
-            found += [LockKey.first(reply, place) for place in range(len(some))]
+            found += [EtcdKey.first(reply, place) for place in range(len(some))]
         return found
 
     def stored(self, name: str) -> dict[str, str]:
@@ -287,7 +287,7 @@ class LockReader:
         return {kv.key: kv.value.decode(errors="replace") for kv in found}
 
     def _keys_of(self, name: str) -> list[KeyValue]:
-        keys = LockKeys(self._client.options.prefix, name)
+        keys = EtcdKeys(self._client.options.prefix, name)
         return self._client.do([get(keys.all, prefix=True)], self._deadline).found()
 
     def held(self, prefix: str) -> Iterator[LockInfo]:
@@ -306,11 +306,11 @@ class LockReader:
         """Yield those of these locks that are held, in their order."""
         for start in range(0, len(names), MOST_OPERATIONS):
             some = names[start : start + MOST_OPERATIONS]
-            keys = [LockKeys(self._client.options.prefix, name).all for name in some]
+            keys = [EtcdKeys(self._client.options.prefix, name).all for name in some]
             reads = [get(key, prefix=True) for key in keys]
             reply = self._client.do(reads, self._deadline)
             for number, name in enumerate(some):
-                info = info_of(name, self._alias, map(LockKey.read, reply.found(number)))
+                info = info_of(name, self._alias, map(EtcdKey.read, reply.found(number)))
                 if info.state is not State.FREE:
                     yield info
 

@@ -13,10 +13,8 @@ from typing import TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.messages import Json, key_range
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.wait_queue import WaitQueue
+from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
 Target: TypeAlias = tuple[str, bool, bool]
@@ -93,14 +91,6 @@ class Watches:
         self._open_stream = open_stream
         self._numbers = count(1)
         self._stream: Stream | None = None
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Watch nothing: the stream, and those who wait for its events, are the parent's."""
-        if self._stream is not None:
-            self._stream.close_in_child()
-        self._stream = None
         #: Who pops a watch from here is the one who calls back, or cancels it.
         self._watches: dict[int, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}

@@ -22,6 +22,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from distlock.backends.zookeeper.connection import REPORTED_AFTER, ZooKeeperConnection
 from distlock.backends.zookeeper.options import ZooKeeperOptions, new_handler
 from distlock.backends.zookeeper.requests import NodeWatches, NotSent, Reply, batches
+from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotPermitted
 
@@ -69,6 +70,7 @@ class ZooKeeperClient:
         self._waiting: dict[Reply, None] = {}
         self.watches = NodeWatches(self.send_all)
         self.on_watch_event = self.watches.on_event
+        fork.current().connections.add(self)
         self.kazoo.start_async()
 
     def close(self) -> None:
@@ -76,7 +78,7 @@ class ZooKeeperClient:
         if not self.dead:
             self.connection.end_session()
 
-    def discard(self) -> None:
+    def leave_to_parent(self) -> None:
         """Drop the connection in a forked child; the session is the parent's."""
         self.dead = True
         self.connection.discard()

@@ -105,7 +105,7 @@ class Grants:
         if grant is not None and grant.lease.owner == owner:
             self.drop(grant.lease)
 
-    def why_lost(self, nonce: str) -> str | None:
+    def loss_reason(self, nonce: str) -> str | None:
         """Return why the lease with this nonce was lost; None if it was not."""
         return self._lost.get(nonce)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetData, Sync
 
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.base import BaseBackend, Capabilities, PendingLease, all_backends
 from distlock.backends.zookeeper.client import ZooKeeperClient
 from distlock.backends.zookeeper.contender import ZooKeeperContender
 from distlock.backends.zookeeper.grants import NODE_DELETED, SESSION_OVER, Grants
@@ -26,8 +25,6 @@ from distlock.concurrency.steps import Either, Step, arun, run
 from distlock.concurrency.timers import call_after
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.query import LockQuery, Page
-
-_backends: weakref.WeakSet[ZooKeeperBackend] = weakref.WeakSet()
 
 
 class ZooKeeperBackend(BaseBackend):
@@ -57,15 +54,6 @@ class ZooKeeperBackend(BaseBackend):
         self._set_lease(self.options.session_timeout)
         self._client: ZooKeeperClient | None = None
         self._store = ZooKeeperStore(self.options, lambda: self.client)
-        self.after_fork_in_child()
-        _backends.add(self)
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Hold nothing and be connected to nothing: all that is the parent's."""
-        if self._client is not None:
-            self._client.discard()
-        self._client = None
         self._connecting = threading.Lock()
         self._grants = Grants(self.tell_lost)
 
@@ -157,8 +145,8 @@ class ZooKeeperBackend(BaseBackend):
         _, stat = grant.client.checked(read)
         return bool(stat.czxid == lease.token and stat.ephemeralOwner == grant.node.session.id)
 
-    def known_lost(self, lease: Lease) -> str | None:
-        return self._grants.why_lost(lease.nonce)
+    def loss_reason(self, lease: Lease) -> str | None:
+        return self._grants.loss_reason(lease.nonce)
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         return self._reader(deadline).lock(name)
@@ -224,5 +212,6 @@ class ZooKeeperBackend(BaseBackend):
 def _close_all() -> None:
     if fork.children_run():
         return  # the sessions end by themselves, after this process
-    for backend in list(_backends):
-        backend.close()
+    for backend in list(all_backends):
+        if isinstance(backend, ZooKeeperBackend):
+            backend.close()

@@ -35,7 +35,6 @@ from distlock.backends.zookeeper.records import (
 )
 from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
 from distlock.backends.zookeeper.tree import RECORDS, escaped, unescaped
-from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -58,11 +57,6 @@ class RecordSessions:
 
     def __init__(self, remove: Callable[[OpenSession, float | None], None]) -> None:
         self._remove = remove
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no sessions: they are the parent's."""
         #: by name; changed in single atomic steps
         self._sessions: dict[str, OpenSession] = {}
 

@@ -1,35 +1,57 @@
-"""One lock held by one owner of this process."""
+"""One lock held by one owner of this process, and who is inside by which options."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from distlock.backends.base import BaseBackend
+from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock, left
-from distlock.core.entrant import Entrant, OnLost
+from distlock.concurrency.work import Work
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
+from distlock.types.lease import RELIED_ON, Lease, LockInfo, LockKey, State
 from distlock.types.owners import NAMED, Liveness
 
-#: Alias, name, and what else tells apart locks of one name, or the owner's key if that is named.
-Key = tuple[str, ...]
+OnLost = Callable[[Lease], object]
 
-#: Why a hold can be gone.
-ENDED = "its lease ended before it was renewed"
-BROKEN = "it was broken, or taken over after its lease had ended"
-OVERDUE = "it was held for as long as at_most allows, and this process has given it up"
-TAKEN_AWAY = "it was broken, or taken over"
-HANDED_OVER = "it was taken under its owner's name in another process"
+
+@dataclass(slots=True, eq=False)
+class Entrant:
+    """One thread or task inside a hold: its Lock object, its options, how often it entered."""
+
+    is_alive: Callable[[], bool]
+    at_least: float = 0.0
+    renews: bool = True
+    on_lost: OnLost | None = None
+    lock: object = None
+    #: the piece of work that it is, None outside of all
+    work: Work | None = None
+    #: the file and the line where it was asked for, if they are known
+    call_site: str = ""
+    count: int = 1
+    #: whether this is no thread or task, but the end of transactions; see core.until_commit
+    until_commit: bool = False
+    #: whether its thread or task may enter the hold once more
+    reentrant: bool = True
+    #: seconds after the grant at which this process gives the hold up
+    at_most: float | None = None
+
+
+def task_of(entry: Entrant) -> asyncio.Task[object] | None:
+    """Return the task that has entered; None for others, and for one that is gone."""
+    liveness = entry.is_alive
+    return liveness.task if isinstance(liveness, Liveness) else None
 
 
 def _do_nothing() -> None:
     pass
 
 
-class HeldLease:
+class Hold:
     """A lease, how often its owner has entered, and what becomes of it."""
 
     __slots__ = (
@@ -42,15 +64,17 @@ class HeldLease:
         "earlier_entries",
         "entries",
         "extended_until",
+        "key",
         "lease",
         "lost",
         "named",
         "on_end",
         "on_leave",
         "orphaned",
-        "place",
+        "owner_key",
         "renew_at",
         "renewal_failed",
+        "renewal_stopped",
         "renewing",
         "renews",
         "time_limit",
@@ -64,22 +88,22 @@ class HeldLease:
         lease: Lease,
         entry: Entrant,
         on_end: Callable[[], object] = _do_nothing,
-        key: Key | None = None,
+        key: LockKey | None = None,
         on_leave: Callable[[], object] = _do_nothing,
     ) -> None:
         """``entry`` is the first who has entered.
 
         ``on_end`` gives the next thread or task its turn. It is called when nobody holds this any
         more, perhaps more than once; ``on_leave`` when the last one leaves, before the backend is
-        asked to free it. ``key`` is the alias of the backend, the name of the lock, and what else
-        tells apart locks of one name; None stands for the first two.
+        asked to free it. ``key`` says which lock it is, None for what the claim says.
         """
         claim, settings = lease.claim, backend.settings
         self.backend = backend
         self.lease = lease
         self.on_end, self.on_leave = on_end, on_leave
-        #: the key of the lock, and that of the owner
-        self.place = key or (backend.alias, claim.name), claim.owner.key
+        self.key = key or claim.key(backend.alias)
+        #: by which the owner finds it: that of the claim, or of the thread that it was given to
+        self.owner_key = claim.owner.key
         #: whether another process can take or free it, by its owner's name
         self.named = claim.owner.key.startswith(NAMED)
         self.acquired_at = clock()  # it was granted before that
@@ -100,9 +124,10 @@ class HeldLease:
         self.earlier_entries: list[Entrant] = []
         #: why it is gone although its owner has not left yet; a lost hold stays lost
         self.lost: str | None = None
-        #: whether it is not renewed any more: all who entered have ended without leaving, or its
-        #: end is wanted
+        #: whether all who entered have ended without leaving: then it is not renewed any more
         self.orphaned = False
+        #: whether it is not to be renewed any more, so that it ends with its lease
+        self.renewal_stopped = False
         #: whether a renewal is under way, and whether the last one had no answer
         self.renewing = False
         self.renewal_failed = False
@@ -122,11 +147,6 @@ class HeldLease:
         """How often it was entered by a thread or task and not left."""
         return self.count - sum(entry.until_commit for entry in self.entries)
 
-    def refuses(self, entry: Entrant) -> bool:
-        """Return whether its owner must not enter it once more, by the options of either."""
-        inside = [one for one in self.entries if not one.until_commit]
-        return bool(inside) and not all(one.reentrant for one in (*inside, entry))
-
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
         for known in self.entries:
@@ -136,7 +156,7 @@ class HeldLease:
         else:
             self._set_entries([*self.entries, entry])
         self.count += 1
-        self.orphaned = False
+        self.orphaned = self.renewal_stopped = False
         self.at_least = max(self.at_least, entry.at_least)
 
     def leave(self, lock: object, liveness: Callable[[], bool]) -> None:
@@ -177,11 +197,6 @@ class HeldLease:
             ):
                 work.finished(self)
 
-    def replace(self, earlier: HeldLease) -> None:
-        """Remember who is still in an earlier hold of this owner, which was lost."""
-        entries = [*earlier.earlier_entries, *earlier.entries]
-        self.earlier_entries = [entry for entry in entries if entry.is_alive()]
-
     def is_only_in_earlier(self, liveness: Liveness) -> bool:
         """Return whether this thread or task is in an earlier hold only, not in this one."""
         return all(entry.is_alive != liveness for entry in self.entries) and any(
@@ -218,19 +233,19 @@ class HeldLease:
     @property
     def needs_renewal(self) -> bool:
         """Whether it is to be renewed, and its loss would be somebody's emergency."""
-        return self.renews and not self.orphaned
+        return self.renews and not self.orphaned and not self.renewal_stopped
 
     @property
-    def ended(self) -> bool:
-        """Whether the hold is lost for good: no answer that comes later brings it back."""
+    def lost_for_good(self) -> bool:
+        """Whether no answer that comes later brings the hold back."""
         return self.lost is not None or clock() >= min(self.lease.deadline, self.time_limit)
 
-    def over(self) -> str | None:
+    def expiry_reason(self) -> str | None:
         """Return why it is over by the local clock, None while it is not."""
         now = clock()
         if now >= self.lease.deadline:
-            return ENDED
-        return OVERDUE if now >= self.time_limit else None
+            return LossReason.EXPIRED
+        return LossReason.OVERDUE if now >= self.time_limit else None
 
     @property
     def next_check(self) -> float:
@@ -286,14 +301,14 @@ class HeldLease:
             freed = self.backend.reserve_for(self.lease, rest, deadline)
         else:
             freed = self.backend.release(self.lease, deadline)
-        return None if freed else self.why_gone(deadline)
+        return None if freed else self.ask_loss_reason(deadline)
 
     def ask(self, deadline: float | None = None) -> str | None:
         """Ask whether the lock is still held; why it is gone, or None. LockUnavailable if unknown.
 
         A named owner's hold can be told from a broken one only before somebody takes the lock.
         """
-        return None if self.backend.verify(self.lease, deadline) else self.why_gone(deadline)
+        return None if self.backend.verify(self.lease, deadline) else self.ask_loss_reason(deadline)
 
     def renew(self, at_least: float, deadline: float | None = None) -> tuple[bool, str | None]:
         """Have the lease run anew for its length, and at least until ``at_least`` is over.
@@ -304,22 +319,24 @@ class HeldLease:
         answer = self.backend.renew([lease], deadline).get(lease.nonce)
         if answer is None:
             return False, None
-        return True, None if answer else self.why_gone(deadline)
+        return True, None if answer else self.ask_loss_reason(deadline)
 
-    def why_gone(self, deadline: float | None = None) -> str:
+    def ask_loss_reason(self, deadline: float | None = None) -> str:
         """Return why the backend no longer knows this hold; it is asked if the owner was named.
 
         Before the lease ends only a named owner can take the lock, in another process, unless it
         was broken. So if somebody has taken it since, it was handed over.
         """
         if not self.named:
-            return BROKEN
+            return LossReason.GONE
         try:
             token = self.backend.inspect(self.lease.name, deadline).token
         except LockUnavailable:
-            return TAKEN_AWAY
+            return LossReason.TAKEN_AWAY
         taken_since = token is not None and token > self.lease.token
-        return HANDED_OVER if taken_since and clock() < self.lease.deadline else TAKEN_AWAY
+        if taken_since and clock() < self.lease.deadline:
+            return LossReason.HANDED_OVER
+        return LossReason.TAKEN_AWAY
 
     # By what this process knows
 
@@ -349,17 +366,17 @@ class HeldLease:
         held = clock() - self.acquired_at
         return self.lease.log_fields(self.backend.alias, self.waited, held)
 
-    def why_lost(self) -> str | None:
+    def loss_reason(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""
         if self.lost is not None:
             return self.lost
         if clock() >= min(self.lease.deadline, self.time_limit):
-            return self.over()
-        return self.backend.known_lost(self.lease)
+            return self.expiry_reason()
+        return self.backend.loss_reason(self.lease)
 
-    def loss(self) -> LockLost | None:
+    def lost_error(self) -> LockLost | None:
         """Return the error that tells of the loss, None while the lock is held."""
-        if (reason := self.why_lost()) is None:
+        if (reason := self.loss_reason()) is None:
             return None
         lease = self.lease
         return LockLost(
