@@ -241,7 +241,7 @@ class _PermitRequest:
         said = Plan(members=[{"n": n, "permits": limiter.permits}])
         self._member = Membership(limiter, lambda found: said, is_alive=current_liveness())
         #: under which nonces it has asked, and when for the last time
-        self._nonces, self._asked_at = list[str](), 0.0
+        self._nonces, self._asked_at = set[str](), 0.0
         #: whether one of these may be granted; and whether an answer was lost
         self._may_be_granted = self._in_doubt = False
         #: the first one in line, since when it could have its permits; and who has not come so
@@ -341,7 +341,7 @@ class _PermitRequest:
     def _granting(self, found: Snapshot, grants: list[Permits]) -> Plan:
         limiter, key = self._limiter, self._key
         grant = Permits(new_nonce()[:16], self._n, limiter.period, time.time_ns() // 1000)
-        self._nonces.append(grant.nonce)
+        self._nonces.add(grant.nonce)
         self._asked_at, self._may_be_granted = clock(), True
         # Those who did not come lose their places: the next one would have to wait for them, too.
         gone = [one for one in self._passed if one in found.records]
