@@ -11,6 +11,7 @@ from distlock.recipes import Counter
 from distlock.recipes.counter import MOST
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS, forked
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.losing import Losing
 from tests.recipes.test_seats_faults import answer
@@ -147,6 +148,14 @@ def test_a_call_that_was_given_up_and_goes_on_adds_nothing(counter, using, monke
     for args, kwargs in calls:
         change(*args, **kwargs)
     assert counter.get() == 3
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("way", WAYS)
+def test_the_child_of_a_fork_counts_by_itself(counter, way):
+    assert counter.add() == 1
+    assert forked(lambda: [counter.add(), counter.add()], way=way) == [2, 3]
+    assert counter.add() == 4
 
 
 def add_for_ever(name):

@@ -15,6 +15,7 @@ from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS, forked
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.losing import Losing
@@ -262,6 +263,15 @@ def _wait_and_say(name):
     """As a child: wait for long."""
     write_line("waits")
     RateLimiter(name, 1, LONG).acquire()
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("way", WAYS)
+def test_the_child_of_a_fork_takes_permits_of_its_own(limiter, way):
+    assert limiter.acquire()
+    assert forked(lambda: limiter.acquire(2, timeout=0), way=way)
+    assert not forked(lambda: limiter.acquire(timeout=0.1), way=way)
+    assert taken(limiter) == 3
 
 
 def test_it_decorates_functions(using, name):
