@@ -86,6 +86,27 @@ ENTRIES = (
         Kind.EVENT, "events", "distlock.recipes.event.EventDescription", (_("event"), _("events"))
     ),
     Entry(
+        Kind.COUNT_DOWN_LATCH,
+        "count_down_latches",
+        "distlock.recipes.latch.LatchDescription",
+        (_("latch"), _("latches")),
+        keep=timedelta(days=1),
+    ),
+    Entry(
+        Kind.COUNTER,
+        "counters",
+        "distlock.recipes.counter.CounterDescription",
+        (_("counter"), _("counters")),
+    ),
+    Entry(
+        Kind.RATE_LIMITER,
+        "rate_limiters",
+        "distlock.recipes.rate_limiter_description.RateLimiterDescription",
+        (_("rate limiter"), _("rate limiters")),
+        # longer than the longest period, in which its permits count
+        keep=timedelta(days=8),
+    ),
+    Entry(
         Kind.QUEUE,
         "queues",
         "distlock.recipes.queue_description.QueueDescription",

@@ -270,11 +270,8 @@ class RecipeRecords:
         for kind, kept in KEPT.items():
             for directory in self._store.directories(LockKey(self._alias, kind, "").directory):
                 found = self._store.read(directory)
-                keys, now = (
-                    [key for key in found.records if not key.startswith(ANSWER)],
-                    time_of(found),
-                )
-                records = [found.records[key] for key in keys]
+                now, every = time_of(found), found.records.items()
+                records = [record for key, record in every if not key.startswith(ANSWER)]
                 if any(record.session or record.value.get("in_use") for record in records):
                     continue  # somebody is there, or will come
                 if not kept or all(now - put_when(record, found) > kept for record in records):

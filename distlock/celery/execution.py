@@ -148,7 +148,7 @@ class TaskExecution(RunningTask):
             name = task.name if task.limiter_name is None else task.limiter_name(args, kwargs)
             alias = backend_of(task.name, "using", task.locking.using).alias
             rate = checked_rate("rate", task.locking.rate)
-            self._acquire(RateLimiter(name, *rate, using=alias))
+            self._acquire(RateLimiter(name, *rate, using=alias, on_busy="raise"))
         self._start_queue_lock()
         if task.locking.progress is None:
             return body(*args, **kwargs)

@@ -17,6 +17,9 @@ PAGES = {
     "Barrier": ("barrier", "barriers"),
     "DoubleBarrier": ("double barrier", "double barriers"),
     "Event": ("event", "events"),
+    "CountDownLatch": ("latch", "latches"),
+    "Counter": ("counter", "counters"),
+    "RateLimiter": ("rate limiter", "rate limiters"),
     "Topic": ("topic", "topics"),
     "Names": ("namespace", "registered names"),
 }

@@ -31,6 +31,7 @@ election_description  of an election: who leads, is next, and has led
 log_description       of configuration and topics: the value and its versions, the last messages
 progress_description  of progress: how far it is, live
 queue_description     of a queue: its items in pages, and one item
+rate_limiter_description  of a rate limiter: how many permits count, and who waits
 queue_actions         what may be done to a queue, on a page or in a terminal
 recipe      what all recipes over records do; a blocking method and its async twin, of one body
 parts       the locks that are held together, and how they are left

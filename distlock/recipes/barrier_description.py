@@ -17,7 +17,8 @@ def _state(report: BarrierInfo) -> Cell:
     return state("waits", _("Waits"), "held") if report.waiting else state("empty", _("Empty"))
 
 
-_WAITING: Columns[Holder] = (
+#: of those who wait, for whatever
+WAITING: Columns[Holder] = (
     (_("Owner"), lambda holder: Cell(holder.owner, "owner")),
     (_("For"), lambda holder: Cell(holder.since, "age")),
     (_("Description"), lambda holder: Cell(holder.description)),
@@ -47,7 +48,7 @@ class BarrierDescription(Description[BarrierInfo]):
         empty = _("Nobody waits.")
         return Detail(
             facts=[first, (_("Why"), Cell(report.broken)), *numbers],
-            tables=[Table("waiting", _("Waiting"), _WAITING, report.waiting, empty)],
+            tables=[Table("waiting", _("Waiting"), WAITING, report.waiting, empty)],
             explanation=[
                 _("Those who have come wait until as many are there as there are parties."),
                 _("If one of them gives up or dies, it is broken for all of them."),

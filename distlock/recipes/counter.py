@@ -11,11 +11,15 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import ClassVar
+
+from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.seats import as_datetime
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.core.blocks import twins
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref
 from distlock.recipes.recipe import Recipe
 from distlock.types.arguments import checked_int
 from distlock.types.lease import Kind
@@ -92,3 +96,24 @@ class Counter(Recipe):
             raise OverflowError(f"n={n}: {self!r} is {before}, and has 64 bits with its sign")
         by = str(current_owner())
         return {"value": value, "by": by, "at": time.time_ns() // 1000}, value
+
+
+class CounterDescription(Description[CounterInfo]):
+    """What it is, and who has changed it."""
+
+    help = "Counters: list, show."
+    empty = _("Counters are listed here once somebody has added to one.")
+    columns: ClassVar[Columns[CounterInfo]] = (
+        (_("Value"), lambda report: Cell(report.value, "number")),
+        (_("Changed by"), lambda report: Cell(report.by, "mono")),
+        (_("Changed"), lambda report: Cell(report.at, "moment")),
+    )
+
+    def read(self, ref: Ref) -> CounterInfo:
+        """Return what it is, and who has changed it."""
+        return ref.recipe(Counter).info()
+
+    def detail(self, ref: Ref, report: CounterInfo) -> Detail:
+        """Return the same."""
+        facts = [*self.row(report), (_("Token"), Cell(report.token, "number"))]
+        return Detail(facts, explanation=[_("It stays as it is until a program adds to it.")])

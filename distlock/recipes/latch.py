@@ -11,6 +11,9 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import ClassVar
+
+from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.seats import as_datetime
 from distlock.backends.store import Record, Snapshot
@@ -18,6 +21,7 @@ from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.blocks import twins
 from distlock.exceptions import ValueNotAgreed
+from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind
@@ -53,7 +57,7 @@ class CountDownLatch(Recipe):
     has counted: who may do so twice, as a task that is run again, counts twice.
     """
 
-    kind = Kind.LATCH
+    kind = Kind.COUNT_DOWN_LATCH
 
     def __init__(self, name: str, count: int | None = None, *, using: str = DEFAULT_ALIAS) -> None:
         """Describe a latch; nothing is asked yet.
@@ -143,3 +147,34 @@ class CountDownLatch(Recipe):
                 " another name for another time"
             )
         return wanted
+
+
+def _state(report: LatchInfo) -> Cell:
+    is_open = report.count == 0
+    return state("open", _("Is open"), "held") if is_open else state("closed", _("Counts down"))
+
+
+class LatchDescription(Description[LatchInfo]):
+    """What is left to be counted down."""
+
+    help = "Latches that are counted down: list, show."
+    empty = _("Latches are listed here once somebody has counted one down.")
+    columns: ClassVar[Columns[LatchInfo]] = (
+        (_("State"), _state),
+        (_("Left"), lambda report: Cell(report.count, "number")),
+        (_("Began with"), lambda report: Cell(report.began, "number")),
+        (_("Changed"), lambda report: Cell(report.at, "moment")),
+    )
+
+    def read(self, ref: Ref) -> LatchInfo:
+        """Return what is left."""
+        return ref.recipe(CountDownLatch).info()
+
+    def detail(self, ref: Ref, report: LatchInfo) -> Detail:
+        """Return the same."""
+        return Detail(
+            self.row(report),
+            explanation=[
+                _("Those who wait go on when nothing is left. It never goes up again."),
+            ],
+        )

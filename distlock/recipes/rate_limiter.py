@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import groupby, takewhile
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,9 +54,9 @@ _PATIENCE = 1.0
 
 
 class Permits(NamedTuple):
-    """Permits that were granted together: who asked for them, and for how many seconds they count.
+    """Permits that were granted together, for how many seconds they count, and when that was.
 
-    ``at`` is when they were granted, in microseconds since 1970, by the clock of that machine.
+    ``at`` are microseconds since 1970, by the clock of that machine.
     """
 
     nonce: str
@@ -190,19 +191,12 @@ class RateLimiter(Block, Recipe):
     # Inside
 
     def _counting(self, found: Snapshot) -> list[Permits]:
-        """Return the grants that count, and remember when this process has seen them first."""
-        grants, seen, now = _grants(found), _seen(self.using, self.name), clock()
-        for one in grants:
-            seen.setdefault(one.nonce, now)
-        if len(seen) > 2 * len(grants) + _APART:  # those of the past
-            for nonce in {*seen} - {one.nonce for one in grants}:
-                seen.pop(nonce, None)
-        return [one for one in grants if self._counts_until(one) > now]
+        """Return the grants that count."""
+        return [one for one in _grants(found) if self._counts_until(one) > clock()]
 
     def _counts_until(self, grant: Permits) -> float:
         """Return until when a grant counts, by the clock of this process."""
-        seen = _seen(self.using, self.name).get(grant.nonce, inf)
-        return seen + max(self.period, grant.period) / RELIED_ON
+        return _first_seen(grant.nonce) + max(self.period, grant.period) / RELIED_ON
 
     def _free_at(self, grants: Iterable[Permits], n: int, permits: int) -> float:
         """Return when ``n`` permits are to be had, if nobody takes any meanwhile."""
@@ -246,13 +240,13 @@ class _PermitRequest:
         said = Plan(members=[{"n": n, "permits": limiter.permits}])
         self._member = Membership(limiter, lambda found: said, is_alive=current_liveness())
         #: under which nonces it has asked, and when for the last time
-        self._nonces, self._asked_at = list[str](), 0.0
+        self._nonces, self._asked_at = set[str](), 0.0
         #: whether one of these may be granted; and whether an answer was lost
         self._may_be_granted = self._in_doubt = False
         #: the first one in line, since when it could have its permits; and who has not come so
         self._overdue, self._passed = ("", 0.0), set[str]()
         #: the last look, until when to wait after it, and for which record
-        self._found: Snapshot | None = None
+        self._found = Snapshot("", 0, {})
         self._next_look, self._behind = inf, _PERMITS
         #: the call that asks; one that was given up may go on, and does nothing any more
         self._call: object = None
@@ -263,15 +257,12 @@ class _PermitRequest:
 
     def _making(self) -> Steps[bool]:
         while not (yield from self._asking()):
-            if self._is_over():
+            if self._until(inf) <= clock():
                 self._withdraw()
                 return False
         # The grant has removed the place in line.
         yield from self._member.leaving(leave=self._limiter._backend.records.forget)
         return True
-
-    def _is_over(self) -> bool:
-        return self._deadline is not None and clock() >= self._deadline
 
     def _until(self, when: float) -> float:
         return when if self._deadline is None else min(when, self._deadline)
@@ -283,16 +274,20 @@ class _PermitRequest:
         until = self._until(clock() + limiter._backend.settings.lease)
         done: Done = yield from limiter._patiently(self._ask, until, self._asks_again)
         if done.result is not None:
-            _seen(limiter.using, limiter.name).setdefault(done.result, clock())
+            _first_seen(done.result)
             # Else it asks again, and what it gets takes the place of this grant.
             return clock() - self._asked_at <= max(_LATE, limiter.period * _LATE_PART)
         member.resume_renewal()
         self._may_be_granted = False
-        assert self._found is not None
-        if self._is_over():
+        if self._until(inf) <= clock():
             return False
         if not member.held or member.note_loss(self._found):
-            yield from member.joining(self._deadline)
+            try:
+                yield from member.joining(self._deadline)
+            except LockUnavailable:
+                if self._in_doubt:  # for the second time
+                    raise
+                self._in_doubt = True
         else:
             until = self._until(self._next_look)
             yield from limiter._wait_for_change(self._found, until, self._behind)
@@ -313,7 +308,7 @@ class _PermitRequest:
         return backend.asking(change, deadline, partial(self._take_back, nonces))
 
     def _asks_again(self, error: LockUnavailable) -> bool:
-        """Return whether to outlast an outage: in line, or after an answer that was lost."""
+        """Return whether to outlast an outage: in line, or once an answer was lost."""
         self._in_doubt = self._in_doubt or error.maybe_applied
         return self._in_doubt or self._key is not None
 
@@ -324,8 +319,8 @@ class _PermitRequest:
         grants = self._without(counting, self._nonces)
         if len(grants) < len(counting):  # it had its turn, and the answer was lost
             return self._granting(found, grants)
-        before = waiters[: next((i for i, one in enumerate(waiters) if one.key == key), None)]
-        before = [one for one in before if one.key not in self._passed]
+        ahead = takewhile(lambda one: one.key != key, waiters)
+        before = [one for one in ahead if one.key not in self._passed]
         while before and self._passes(before[0], grants):
             self._passed.add(before.pop(0).key)
         first = before[0].value["data"] if before else {"n": self._n, "permits": limiter.permits}
@@ -344,7 +339,7 @@ class _PermitRequest:
     def _granting(self, found: Snapshot, grants: list[Permits]) -> Plan:
         limiter, key = self._limiter, self._key
         grant = Permits(new_nonce()[:16], self._n, limiter.period, time.time_ns() // 1000)
-        self._nonces.append(grant.nonce)
+        self._nonces.add(grant.nonce)
         self._asked_at, self._may_be_granted = clock(), True
         # Those who did not come lose their places: the next one would have to wait for them, too.
         gone = [one for one in self._passed if one in found.records]
@@ -392,10 +387,10 @@ class _PermitRequest:
         backend.cleanup.add(claim, change)
 
 
-@lru_cache(maxsize=1000)
-def _seen(using: str, name: str) -> dict[str, float]:
-    """Return when this process has seen each grant for the first time, by its nonce."""
-    return {}
+@lru_cache(maxsize=100_000)
+def _first_seen(nonce: str) -> float:
+    """Return when this process has seen a grant first, by its own clock; if forgotten, later."""
+    return clock()
 
 
 def _grants(found: Snapshot) -> list[Permits]:
@@ -404,20 +399,18 @@ def _grants(found: Snapshot) -> list[Permits]:
 
 
 def _merged(grants: list[Permits]) -> list[Permits]:
-    """Return the grants in so few parts that they fit into one record.
-
-    The clocks of machines only say which of them are one: that makes them count longer.
-    """
+    """Return so few grants that they fit into one record; clocks only say which become one."""
     old, new = grants[:-_APART], grants[-_APART:]
     span = max(one.period for one in grants) * 1e6 / _PARTS
     while len(old) > _APART:
-        merged, begun = list[Permits](), 0
-        for one in old:
-            if merged and one.at - begun <= span:
-                last = merged.pop()
-                one = one._replace(n=last.n + one.n, period=max(last.period, one.period))
-            else:
-                begun = one.at
-            merged.append(one)
-        old, span = merged, 2 * span
+        parts = [[*part] for _, part in groupby(old, partial(_part_of, span))]
+        old = [
+            part[-1]._replace(n=sum(one.n for one in part), period=max(one.period for one in part))
+            for part in parts
+        ]
+        span *= 2
     return [*old, *new]
+
+
+def _part_of(span: float, grant: Permits) -> float:
+    return grant.at // span

@@ -129,9 +129,7 @@ class Recipe:
         until = clock() + self._backend.settings.lease / 2
 
         def decide(found: Snapshot) -> Plan:
-            if (
-                is_over
-            ):  # a call that was given up goes on, and the answer may be that of another one
+            if is_over:  # a call that was given up goes on, and the answer is another one's by now
                 return Plan()
             told = found.records.get(answer)
             if told is not None and told.value["change"] == change:

@@ -43,7 +43,7 @@ class Kind(StrEnum):
     NAMES = "names"
     PROGRESS = "progress"
     RATE_LIMITER = "rate-limiter"
-    LATCH = "latch"
+    COUNT_DOWN_LATCH = "count-down-latch"
     COUNTER = "counter"
 
 

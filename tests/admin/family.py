@@ -12,6 +12,8 @@ from distlock.exceptions import LockError
 from distlock.recipes import (
     Barrier,
     Config,
+    CountDownLatch,
+    Counter,
     DoubleBarrier,
     Election,
     Event,
@@ -19,6 +21,7 @@ from distlock.recipes import (
     Names,
     Progress,
     Queue,
+    RateLimiter,
     Topic,
 )
 from distlock.recipes.description import Ref
@@ -171,6 +174,24 @@ def event():
     return Scene(flag.is_set, {})
 
 
+def latch():
+    parts = CountDownLatch(NAME, 3)
+    parts.count_down()
+    return Scene(lambda: parts.count, {})
+
+
+def counter():
+    number = Counter(NAME)
+    number.add(3)
+    return Scene(number.get, {})
+
+
+def ratelimiter():
+    limiter = RateLimiter(NAME, 3, 3600)
+    limiter.acquire(2)
+    return Scene(lambda: limiter.info().taken, {})
+
+
 def topic():
     news = Topic(NAME)
     news.publish({"gold": 61.4})
@@ -188,6 +209,9 @@ SCENES = {
     "barrier": lambda: broken(Barrier(NAME, 2)),
     "doublebarrier": lambda: broken(DoubleBarrier(NAME, 2)),
     "event": event,
+    "countdownlatch": latch,
+    "counter": counter,
+    "ratelimiter": ratelimiter,
     "queue": queue,
     "config": config,
     "topic": topic,

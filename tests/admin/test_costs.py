@@ -19,7 +19,11 @@ pytestmark = pytest.mark.once
 
 FEW, MANY = 200, 2000
 #: what begins the names of directories, if that is not what the addresses say
-KINDS = {"doublebarrier": "double-barrier"}
+KINDS = {
+    "doublebarrier": "double-barrier",
+    "countdownlatch": "count-down-latch",
+    "ratelimiter": "rate-limiter",
+}
 OF_LOCKS = ["", "?q=0", "?q=00001", "?q=no", "?after=default:0:a:0100", "?state=held", "?order=age"]
 OF_RECIPES = ["", "?page=3", "?q=:1", "?q=nothing"]
 OF_ITEMS = ["ready", "ready&order=oldest", "ready&after=60", "dead", "dead&after=60"]

@@ -53,8 +53,9 @@ class TestInPlace:
     def test_what_gets_no_permit_raises_and_does_not_run(self, task):
         limited = task(rate="2/h", on_busy="raise")
         assert [limited(1), limited.delay(2).get()] == ["ran", "ran"]
-        with pytest.raises(LockBusy, match="rate limiter 'in.place' on 'default': no permit"):
+        with pytest.raises(LockBusy, match="limiter 'in.place' on 'default': no permit") as caught:
             limited(3)
+        assert type(caught.value) is LockBusy, "it has not waited"
         assert limited.delay(4).state == "FAILURE"
         assert limited.ran == [1, 2]
 

@@ -16,6 +16,8 @@ from distlock.exceptions import LockError
 from distlock.recipes import (
     Barrier,
     Config,
+    CountDownLatch,
+    Counter,
     DoubleBarrier,
     Election,
     Event,
@@ -23,6 +25,7 @@ from distlock.recipes import (
     Names,
     Progress,
     Queue,
+    RateLimiter,
     Topic,
 )
 
@@ -35,6 +38,9 @@ KINDS = {
     "barrier": "barriers",
     "double-barrier": "double_barriers",
     "event": "events",
+    "count-down-latch": "count_down_latches",
+    "counter": "counters",
+    "rate-limiter": "rate_limiters",
     "queue": "queues",
     "config": "configs",
     "topic": "topics",
@@ -319,6 +325,28 @@ class TestWhatIsOnlyLookedAt:
         assert run_json("event", "list")["events"][0]["is_set"] is True
         assert re.search(r"state +set", run("event", "show", "ready").out)
         assert run_json("event", "show", "ready")["is_set"] is True
+
+    def test_latches(self, shared, run, run_json):
+        CountDownLatch("parts", 3).count_down()
+        listed = run("count-down-latch", "list").out
+        assert re.search(r"parts +closed +2 +3 +.* default", listed)
+        assert run_json("count-down-latch", "list")["count_down_latches"][0]["count"] == 2
+        CountDownLatch("parts").count_down(2)
+        assert re.search(r"state +open", run("count-down-latch", "show", "parts").out)
+        assert run_json("count-down-latch", "show", "parts")["began"] == 3
+
+    def test_counters(self, shared, run, run_json):
+        Counter("orders").add(7)
+        assert re.search(r"orders +7 +\S+ .* default", run("counter", "list").out)
+        assert re.search(r"value +7", run("counter", "show", "orders").out)
+        assert run_json("counter", "show", "orders")["value"] == 7
+
+    def test_rate_limiters(self, shared, run, run_json):
+        RateLimiter("sms", 3, 3600).acquire(2)
+        assert re.search(r"sms +2 +3 +1h00m +0 +default", run("rate-limiter", "list").out)
+        assert re.search(r"taken +2", run("rate-limiter", "show", "sms").out)
+        shown = run_json("rate-limiter", "show", "sms")
+        assert (shown["taken"], shown["permits"], shown["waiting"]) == (2, 3, [])
 
     def test_tables_are_in_english_whatever_the_language_is(self, local, run):
         Event("ready").set()

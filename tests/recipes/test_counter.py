@@ -9,9 +9,12 @@ from distlock import LockUnavailable, locks
 from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import Counter
 from distlock.recipes.counter import MOST
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS, forked
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.losing import Losing
+from tests.recipes.test_seats_faults import answer
 
 
 @pytest.fixture
@@ -145,3 +148,48 @@ def test_a_call_that_was_given_up_and_goes_on_adds_nothing(counter, using, monke
     for args, kwargs in calls:
         change(*args, **kwargs)
     assert counter.get() == 3
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("way", WAYS)
+def test_the_child_of_a_fork_counts_by_itself(counter, way):
+    assert counter.add() == 1
+    assert forked(lambda: [counter.add(), counter.add()], way=way) == [2, 3]
+    assert counter.add() == 4
+
+
+def add_for_ever(name):
+    """As a child: add, and say what came of it."""
+    while True:
+        write_line(Counter(name).add())
+
+
+@pytest.mark.shared
+@pytest.mark.faults
+class TestFaults:
+    def test_the_killed_have_counted_what_they_said(self, child, using, name):
+        children = [child(add_for_ever, name) for _ in range(3)]
+        for each in children:
+            for _ in range(5):
+                each.line()
+        children[0].kill()
+        for _ in range(5):
+            children[1].line()
+        for each in children[1:]:
+            each.kill()
+        said = [int(line) for each in children for line in each.rest() if line.isdecimal()]
+        assert len(said) == len(set(said))
+        # Each of them may have been killed between an add and saying so.
+        assert 0 <= Counter(name, using=using).get() - len(said) - 5 * 4 <= 3
+
+    def test_a_lost_reply_counts_once(self, proxy, kind, name):
+        if proxy is None:
+            return
+        counter = Counter(name)
+        answer(counter.get)
+        assert counter.add() == 1
+        lost = proxy.lose_reply(b"request_put" if kind == "etcd" else b"result")
+        assert counter.add(5) == 6
+        assert lost.wait(PATIENCE)
+        proxy.heal()
+        assert answer(counter.get) == 6

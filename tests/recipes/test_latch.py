@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from distlock import LockUnavailable, ValueNotAgreed, locks
-from distlock.backends import recipe_records
 from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import CountDownLatch
+from distlock.registry import KEPT
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -76,18 +76,21 @@ def test_tasks_wait(using, name):
 
 
 def test_a_sweep_forgets_it_only_some_time_after_it_has_opened(latch, using, monkeypatch):
-    monkeypatch.setitem(recipe_records.KEPT, Kind.LATCH, timedelta(seconds=-60))
-    latch.count_down()
-    sweep_every_kind(locks[using])
-    assert latch.count == 2
-    latch.count_down(2)
-    monkeypatch.setitem(recipe_records.KEPT, Kind.LATCH, timedelta(days=1))
+    soon = timedelta(seconds=-60)  # the clocks of servers differ
+    with monkeypatch.context() as patch:
+        patch.setitem(KEPT, Kind.COUNT_DOWN_LATCH, soon)
+        latch.count_down()
+        sweep_every_kind(locks[using])
+        assert latch.count == 2
+        latch.count_down(2)
     sweep_every_kind(locks[using])
     assert latch.wait(0)
-    monkeypatch.setitem(recipe_records.KEPT, Kind.LATCH, timedelta(seconds=-60))
+    monkeypatch.setitem(KEPT, Kind.COUNT_DOWN_LATCH, soon)
     sweep_every_kind(locks[using])
     assert latch.count == 3
-    assert f"latch:{latch.name}" not in locks[using].store.directories("latch:")
+    assert f"count-down-latch:{latch.name}" not in locks[using].store.directories(
+        "count-down-latch:"
+    )
 
 
 @pytest.mark.usefixtures("only_hints")
@@ -101,7 +104,7 @@ def test_those_who_wait_are_woken_by_the_last_one(latch, using, name):
 
 @pytest.fixture
 def losing(latch, monkeypatch):
-    return Losing(monkeypatch, f"latch:{latch.name}")
+    return Losing(monkeypatch, f"count-down-latch:{latch.name}")
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -143,7 +146,7 @@ def test_a_lost_answer_to_the_last_one_opens_it(latch, losing):
 
 def test_in_a_long_outage_it_says_that_it_may_have_been_counted(brief, name, monkeypatch):
     latch = CountDownLatch(name, 3)
-    losing = Losing(monkeypatch, f"latch:{name}")
+    losing = Losing(monkeypatch, f"count-down-latch:{name}")
     losing.requests = 1
     losing.then = lambda: setattr(losing, "away", True)
     with pytest.raises(LockUnavailable) as caught:

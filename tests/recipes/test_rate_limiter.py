@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distlock import LockBusy, LockTimeout, LockUnavailable, locks
-from distlock.backends import recipe_records
 from distlock.backends.shared import sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.recipes import RateLimiter, rate_limiter
+from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS, forked
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.losing import Losing
@@ -264,6 +265,15 @@ def _wait_and_say(name):
     RateLimiter(name, 1, LONG).acquire()
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize("way", WAYS)
+def test_the_child_of_a_fork_takes_permits_of_its_own(limiter, way):
+    assert limiter.acquire()
+    assert forked(lambda: limiter.acquire(2, timeout=0), way=way)
+    assert not forked(lambda: limiter.acquire(timeout=0.1), way=way)
+    assert taken(limiter) == 3
+
+
 def test_it_decorates_functions(using, name):
     @RateLimiter(name + ":{account}", 1, LONG, using=using, on_busy="skip", busy_result="skipped")
     def ask(account):
@@ -302,7 +312,7 @@ def test_a_sweep_leaves_what_counts(limiter, using):
     assert limiter.acquire(3)
     sweep_every_kind(locks[using])
     assert taken(limiter) == 3
-    assert recipe_records.KEPT[limiter.kind].total_seconds() > LONGEST_PERIOD
+    assert KEPT[limiter.kind].total_seconds() > LONGEST_PERIOD
 
 
 def test_many_grants_are_written_together(using, name, monkeypatch):

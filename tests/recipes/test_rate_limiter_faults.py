@@ -143,11 +143,18 @@ class TestNetwork:
             eventually(lambda: limiter.info().waiting)
             proxy.refuse()
             time.sleep(PERIOD)
-            with pytest.raises(LockUnavailable):
-                limiter.acquire(blocking=False)
             proxy.heal()
             assert waiting.result(2 * PATIENCE)
         assert answer(limiter.info).taken <= 1
+
+    def test_who_does_not_wait_is_told_of_an_outage(self, proxy, name):
+        if proxy is None:
+            return
+        limiter = RateLimiter(name, 1, PERIOD)
+        assert answer(limiter.acquire)
+        proxy.refuse()
+        with pytest.raises(LockUnavailable):
+            limiter.acquire()
 
     def test_a_lost_reply_takes_once(self, proxy, name):
         if proxy is None:

@@ -1,4 +1,4 @@
-"""Interrupts at each moment of an acquire and of an add: nothing stays, nothing counts twice."""
+"""Interrupts at each moment of an acquire and of an add: nothing stays or counts twice."""
 
 import itertools
 from functools import partial

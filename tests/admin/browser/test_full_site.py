@@ -56,7 +56,11 @@ NAMES = {
 #: What people, and those who hold locks, may write besides.
 TEXT = f"{HOSTILE} {BIDI} {{{{ x }}}} " * 3
 #: What each kind of a recipe calls its directories, if that is not what its addresses say.
-DIRECTORIES = {"doublebarrier": "double-barrier"}
+DIRECTORIES = {
+    "doublebarrier": "double-barrier",
+    "countdownlatch": "count-down-latch",
+    "ratelimiter": "rate-limiter",
+}
 
 
 @pytest.fixture(scope="module")
