@@ -211,8 +211,8 @@ def test_a_module_opens_with_what_it_is_for():
 
 
 def test_a_module_stays_short():
-    """At most 260 lines that are neither blank nor comment nor docstring."""
-    long = {dotted(path): count for path in modules() if (count := code_lines(path)) > 260}
+    """At most 280 lines that are neither blank nor comment nor docstring."""
+    long = {dotted(path): count for path in modules() if (count := code_lines(path)) > 280}
     assert not long
 
 
