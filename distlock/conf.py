@@ -43,7 +43,7 @@ AUDIT_SETTING = "DISTLOCK_AUDIT_DAYS"
 _AUDIT_DAYS, _MOST_DAYS = 90, 100 * 366
 
 
-class _State:
+class _HandlerState:
     """What a handler has in one process."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class BackendHandler:
     def __init__(self) -> None:
         #: those of the parent of a fork are the child's, too, and begin anew there
         self._backends: dict[str, BaseBackend] = {}
-        self._state = fork.PerProcess(_State)
+        self._state = fork.PerProcess(_HandlerState)
 
     @property
     def settings(self) -> Mapping[str, Any]:

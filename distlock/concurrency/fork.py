@@ -94,10 +94,8 @@ class PerProcess(Generic[T]):
         process = _process
         if getpid() != process.pid:
             process = _begin_in_child()
-        try:
-            return self._made[process]
-        except KeyError:
-            return self._made.setdefault(process, self._make(*args))
+        made = self._made.get(process)
+        return self._made.setdefault(process, self._make(*args)) if made is None else made
 
 
 def in_child(hook: H) -> H:

@@ -27,7 +27,7 @@ from distlock.types.owners import new_owner
 _LAST_ANSWER = 1.0
 
 
-class _State:
+class _CandidateState:
     """What an election has in one process: a candidate, which does not stand yet."""
 
     def __init__(self, election: Election) -> None:
@@ -95,7 +95,7 @@ class Election(Block, Recipe):
         self._given = None if candidate is None else checked_label("candidate", candidate)
         self._priority, self._order, self._on_lost = priority, order, on_lost
         self._data = checked_data(data)
-        self._state = PerProcess(_State)
+        self._state = PerProcess(_CandidateState)
         self._state(self)
 
     @property

@@ -30,7 +30,7 @@ from distlock.types.owners import current_owner
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
-class _State:
+class _MemberState:
     """What a membership has in one process."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Membership:
     nonce_prefix: str = ""
 
     def __post_init__(self) -> None:
-        self._state = PerProcess(_State)
+        self._state = PerProcess(_MemberState)
 
     @property
     def _hold(self) -> Hold | None:

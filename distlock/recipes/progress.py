@@ -52,7 +52,7 @@ _SAMPLES, _EARLIEST = 20, 0.5
 _TELLING = "done", "total", "step", "state"
 
 
-class _State:
+class _AttemptState:
     """What a progress has in one process: how far its latest attempt there is."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Progress(Block, Recipe):
         super().__init__(name, using)
         self.total = None if total is None else checked_number("total", total)
         self.unit = shown_text("unit", unit)
-        self._state = PerProcess(_State)
+        self._state = PerProcess(_AttemptState)
 
     # Reporting
 
@@ -162,7 +162,7 @@ class Progress(Block, Recipe):
         """
         self._check(self._state())
 
-    def _check(self, state: _State) -> None:
+    def _check(self, state: _AttemptState) -> None:
         if state.cancelled:
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 

@@ -170,8 +170,9 @@ def test_one_that_cannot_be_made_is_made_by_the_next_who_asks():
         return "made"
 
     made = fork.PerProcess(make)
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError) as caught:
         made()
+    assert caught.value.__context__ is None
     assert made() == "made"
 
 

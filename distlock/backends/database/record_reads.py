@@ -12,6 +12,9 @@ from distlock.backends.reading import first_keys, list_keys
 from distlock.backends.store import Having, KeyRange, Peek, Record, Snapshot
 from distlock.types.values import decoded
 
+#: the columns of a record
+_RECORD = "r.name, r.value, r.created, r.revision, r.session, s.expires_at"
+
 
 def read_sql(sql: RecordSQL, directory: str, keys: Collection[str] = ()) -> Statement:
     """Ask for a directory: time, its revision, and of each record its columns.
@@ -139,7 +142,6 @@ def read_many_sql(
     """
     params = {**named_values("directory", directories), **named_values("key", [*keys])}
     these = in_list("d.name", "directory", directories)
-    columns = "r.name, r.value, r.created, r.revision, r.session, s.expires_at"
     if peek is None:
         some = f" AND {in_list('r.name', 'key', [*keys])}" if keys else ""
         if having is not None:
@@ -147,11 +149,15 @@ def read_many_sql(
             some += f" AND ({sql.HAS} OR NOT {begins})"
             params |= {**having._asdict(), "escape": "\\u"}
         return Statement(
-            f"{sql.PRIMARY}SELECT {sql.now}, d.name, d.revision, {columns} FROM {DIRECTORIES} d"
+            f"{sql.PRIMARY}SELECT {sql.now}, d.name, d.revision, {_RECORD} FROM {DIRECTORIES} d"
             f" LEFT JOIN {RECORDS} r ON r.directory = d.id{some}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session WHERE {these}",
             params,
         )
+    return _peek_many_sql(sql, these, params, peek)
+
+
+def _peek_many_sql(sql: RecordSQL, these: str, params: dict[str, Any], peek: Peek) -> Statement:
     parts = [
         f"SELECT {sql.now}, d.name, d.revision{', NULL' * 6} FROM {DIRECTORIES} d WHERE {these}"
     ]
@@ -167,7 +173,7 @@ def read_many_sql(
         if place < 0:
             one = f"SELECT MIN(o.name) FROM {RECORDS} o WHERE o.directory = d.id AND {within('o')}"
             only = f" AND r.name = ({one})" if peek.first[prefix] == 1 else ""
-            parts.append(f"SELECT {sql.now}, d.name, 0, {columns} {those}{only}")
+            parts.append(f"SELECT {sql.now}, d.name, 0, {_RECORD} {those}{only}")
         elif place < len(peek.count):
             parts.append(
                 f"SELECT {sql.now}, d.name, 0, '{place}', NULL, COUNT(*), NULL, NULL, NULL {those}"

@@ -53,7 +53,7 @@ class Response:
         return documents[0] if len(documents) == 1 else documents
 
 
-class _Connected:
+class _OpenSocket:
     """Has a socket, with which the child of a fork has nothing to do."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -70,7 +70,7 @@ class _Connected:
             os.close(socket.socket.detach(self._socket))
 
 
-class _Connection(_Connected):
+class _Connection(_OpenSocket):
     """A connection that one request after the other goes over.
 
     ``http.client`` would do, but takes twice the processor time, most of it for headers that nobody
@@ -218,7 +218,7 @@ class Connections:
             raise Unanswered(error, sent=True) from error
 
 
-class Stream(_Connected):
+class Stream(_OpenSocket):
     """An answer that goes on: documents, one on a line."""
 
     def __init__(self, sock: socket.socket, response: HTTPResponse) -> None:
