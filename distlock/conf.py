@@ -182,7 +182,7 @@ def _begin_backends() -> None:
     for backend in list(all_backends):
         try:
             backend.begin_in_child()
-        except ImproperlyConfigured:  # who asks for it next gets this error
+        except Exception:  # none keeps the others the parent's; who asks for it next gets it
             locks._backends.pop(backend.alias, None)
 
 

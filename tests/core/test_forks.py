@@ -1,5 +1,6 @@
 """A child of a fork has nothing to do with what its parent holds, or was doing."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -8,6 +9,7 @@ import pytest
 from django.dispatch import Signal
 
 from distlock import Lock, locks
+from distlock.backends.local import LocalBackend
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
 from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
@@ -40,6 +42,35 @@ def test_the_parents_keeper_is_not_told_by_the_child(way):
 
         def look():
             os._exit(0 if locks["default"].listener is None else 1)
+
+        assert in_child(look, way) == 0
+
+
+class BackendOfOneProcess(LocalBackend):
+    """One that cannot be made in a child: its key file is root's, say, and the child is not."""
+
+    made_in = os.getpid()
+
+    def __init__(self, alias, params):
+        if os.getpid() != self.made_in:
+            raise PermissionError("the key cannot be read any more")
+        super().__init__(alias, params)
+
+
+def test_a_backend_that_cannot_begin_in_the_child_keeps_no_other_the_parents(settings, way):
+    path = f"{LocalBackend.__module__}.{LocalBackend.__name__}"
+    settings.DISTLOCK = {
+        "first": {"BACKEND": BackendOfOneProcess},
+        **{alias: {"BACKEND": path} for alias in "abcdef"},
+    }
+    with contextlib.ExitStack() as entered:
+        for alias in ["a", "b", "c", "first", "d", "e", "f"]:
+            entered.enter_context(Lock("stock", using=alias))
+
+        def look():
+            with pytest.raises(PermissionError):
+                Lock("stock", using="first").acquire()
+            assert all(Lock("stock", using=alias).acquire(blocking=False) for alias in "abcdef")
 
         assert in_child(look, way) == 0
 
