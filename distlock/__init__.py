@@ -20,7 +20,7 @@ from distlock.exceptions import (
     UnfilledTemplate,
     ValueNotAgreed,
 )
-from distlock.lock import Lock
+from distlock.locking.lock import Lock
 from distlock.types.lease import Holder, Lease, LockInfo, Owner, State
 
 __all__ = [

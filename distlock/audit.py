@@ -27,12 +27,12 @@ from distlock.backends.open_transactions import (
     blocks_of_test_case,
     call_at_end,
 )
-from distlock.backends.shared import sweep_every_kind
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import audit_days, locks
+from distlock.records.shared_backend import sweep_every_kind
 from distlock.types.lease import Kind, Lease, LockKey, SweepResult
 from distlock.types.values import escaped
 

@@ -1,4 +1,4 @@
 """What type checkers know of classes that modules name which must not import them."""
 
-from distlock.recipes.multilock import MultiLock as MultiLock
+from distlock.locking.multilock import MultiLock as MultiLock
 from distlock.types.lease import Holder as Holder

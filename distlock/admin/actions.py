@@ -25,17 +25,17 @@ from distlock import audit, fan_out
 from distlock.admin.locks import HoldRef, LockRow
 from distlock.admin.panel import error_text, names_in_message, write_log
 from distlock.backends.base import BaseBackend
-from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import locks
-from distlock.core.events import send_event
-from distlock.core.manager import manager
-from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import call_backends, one_line
 from distlock.recipes.description import Action, Effect, JsonInput, Ref, Text
+from distlock.records.shared_backend import part_of, sweep_every_kind
+from distlock.runtime.events import send_event
+from distlock.runtime.manager import manager
+from distlock.runtime.waiting_counts import Crowds
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind, Lease, LockKey
 from distlock.types.query import DisplayStatus

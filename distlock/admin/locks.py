@@ -17,12 +17,12 @@ from django.utils.translation import gettext_lazy, ngettext
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
-from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
 from distlock.conf import locks
-from distlock.core.manager import manager
-from distlock.core.waiting_counts import Crowds
 from distlock.fan_out import call_backends
+from distlock.records.shared_backend import part_of
+from distlock.runtime.manager import manager
+from distlock.runtime.waiting_counts import Crowds
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import Kind, LockInfo, LockKey, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved

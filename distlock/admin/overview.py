@@ -19,12 +19,12 @@ from django.utils.translation import gettext as _
 from distlock.admin.locks import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
 from distlock.backends.reading import together
-from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
-from distlock.core.manager import manager
-from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
+from distlock.records.shared_backend import SHARED_KINDS, shared_locks
+from distlock.runtime.manager import manager
+from distlock.runtime.waiting_counts import Crowds
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo, LockKey
 from distlock.types.query import (

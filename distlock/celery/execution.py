@@ -18,8 +18,6 @@ from distlock.celery import queueing
 from distlock.celery.messages import HEADER, LockHeader, RunningTask, lifetime, running_task
 from distlock.celery.queueing import QueueLockHandle
 from distlock.celery.task_options import TERMINATE, backend_of
-from distlock.core.base_lock import BaseLock
-from distlock.core.interrupters import body_interrupter
 from distlock.exceptions import (
     Cancelled,
     LockBusy,
@@ -28,9 +26,11 @@ from distlock.exceptions import (
     LockUnavailable,
     ValueNotAgreed,
 )
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.run_under import busy_error, lock_or_slot, run_under
 from distlock.recipes.progress import Progress
 from distlock.recipes.rate_limiter import RateLimiter
-from distlock.run_under import busy_error, lock_or_slot, run_under
+from distlock.runtime.interrupters import body_interrupter
 from distlock.types.arguments import checked_rate
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner

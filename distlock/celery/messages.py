@@ -25,15 +25,15 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery.worker.request import Request
 from kombu.utils.functional import maybe_list
 
-from distlock.backends.shared import shared_locks
 from distlock.celery import queueing
 from distlock.celery.queueing import AlreadyQueued, QueueLockHandle
 from distlock.concurrency.threads import start
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock
-from distlock.core.hold import Hold
-from distlock.core.manager import manager
 from distlock.exceptions import LockError
+from distlock.locking.base_lock import BaseLock
+from distlock.records.shared_backend import shared_locks
+from distlock.runtime.hold import Hold
+from distlock.runtime.manager import manager
 from distlock.types.lease import LONGEST_LEASE, Claim, Owner, new_nonce
 
 logger = logging.getLogger("distlock.celery")

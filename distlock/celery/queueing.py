@@ -24,18 +24,18 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
-from distlock.core.blocks import holder_message
-from distlock.core.events import send_event
-from distlock.core.hold import Entrant, Hold
-from distlock.core.manager import manager
-from distlock.core.queueing_owners import (
+from distlock.exceptions import LockError, LockUnavailable
+from distlock.locking.blocks import holder_message
+from distlock.runtime.events import send_event
+from distlock.runtime.hold import Entrant, Hold
+from distlock.runtime.manager import manager
+from distlock.runtime.queueing_owners import (
     describe,
     is_queued,
     locks_of,
     new_owner_name,
     task_id_of,
 )
-from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State, log_fields, new_nonce
 from distlock.types.owners import NAMED, Liveness, current_owner

@@ -32,14 +32,14 @@ from distlock.celery.task_options import (
     declare,
     queueing_backend,
 )
-from distlock.core.hold import OnLost
-from distlock.core.name_template import CallName, Template
-from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockError, LockNotHeld
-from distlock.lock import Lock
+from distlock.locking.lock import Lock
+from distlock.locking.run_under import Slots
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
-from distlock.run_under import Slots
+from distlock.runtime.hold import OnLost
+from distlock.runtime.name_template import CallName, Template
+from distlock.runtime.queueing_owners import PREFIX
 from distlock.types.arguments import Release
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from kombu.serialization import dumps, loads
 from distlock.backends.base import BaseBackend
 from distlock.checks import TAG
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.hold import OnLost
-from distlock.core.name_template import Template
 from distlock.exceptions import LockError, NotSupported
-from distlock.run_under import Slots, checked_slots
+from distlock.locking.run_under import Slots, checked_slots
+from distlock.runtime.hold import OnLost
+from distlock.runtime.name_template import Template
 from distlock.types.arguments import (
     Release,
     checked_callback,

@@ -15,9 +15,9 @@ from distlock.commands.exit_codes import DONE, FAILED, UNAVAILABLE, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
-from distlock.run_under import busy_error, run_under
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.run_under import busy_error, run_under
 
 T = TypeVar("T")
 

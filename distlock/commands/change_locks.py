@@ -43,10 +43,10 @@ from distlock.commands.output import moment, owner
 from distlock.commands.show_locks import infos_of
 from distlock.commands.verbs import Verb
 from distlock.concurrency.clock import clock
-from distlock.core.queueing_owners import locks_of
+from distlock.locking.shared import Semaphore
 from distlock.recipes import lock_of
 from distlock.recipes.description import Ref
-from distlock.recipes.shared import Semaphore
+from distlock.runtime.queueing_owners import locks_of
 from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
 from distlock.types.values import quoted

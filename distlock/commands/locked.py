@@ -20,14 +20,14 @@ from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, 
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.base_lock import BaseLock
-from distlock.core.interrupters import BodyInterrupter, body_interrupter
-from distlock.core.name_template import NameTemplate
 from distlock.exceptions import LockLost, LockNotHeld
-from distlock.lock import Lock
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.lock import Lock
+from distlock.locking.run_under import Slots, lock_or_slot
+from distlock.locking.shared import Semaphore
 from distlock.recipes.progress import track
-from distlock.recipes.shared import Semaphore
-from distlock.run_under import Slots, lock_or_slot
+from distlock.runtime.interrupters import BodyInterrupter, body_interrupter
+from distlock.runtime.name_template import NameTemplate
 from distlock.supervisor.processes import ended_by_signals
 from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner

@@ -42,12 +42,12 @@ from distlock.commands.output import escaped
 from distlock.commands.verbs import Verb
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockLost
-from distlock.lock import Lock
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.lock import Lock
+from distlock.locking.run_under import AGREED, Slots, checked_slots, lock_or_slot
 from distlock.recipes.candidates import Order
 from distlock.recipes.election import Election
-from distlock.run_under import AGREED, Slots, checked_slots, lock_or_slot
 from distlock.supervisor.processes import Interrupted, ProgramSignals, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
 from distlock.types.lease import MAX_DESCRIPTION, Owner

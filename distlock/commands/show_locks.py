@@ -16,17 +16,17 @@ from django.core.management.base import BaseCommand
 
 from distlock import audit
 from distlock.backends.base import BaseBackend
-from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands import output
 from distlock.commands.arguments import JSON, KIND, NAME, USING, Backends, option, prefix_option
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.commands.output import duration, escaped, moment, owner
 from distlock.commands.verbs import Verb
-from distlock.core.manager import manager
-from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
+from distlock.records.shared_backend import SHARED_KINDS, every_kind, part_of
 from distlock.registry import BY_KIND
+from distlock.runtime.manager import manager
+from distlock.runtime.waiting_counts import Crowds
 from distlock.types.lease import (
     Holder,
     Kind,

@@ -28,14 +28,15 @@ ROOMS = (
     "backends",
     "concurrency",
     "conf",
-    "core.acquiring",
-    "core.events",
-    "core.hold",
-    "core.local_queue",
-    "core.manager",
-    "core.registry",
-    "core.renewal",
+    "runtime.acquiring",
+    "runtime.events",
+    "runtime.hold",
+    "runtime.local_queue",
+    "runtime.manager",
+    "runtime.holds",
+    "runtime.renewal",
     "recipes.membership",
+    "records",
 )
 #: But these: what takes no mutex (who asks, and whether this is another process), this module, and
 #: where a transaction of the caller begins and ends, with all that is to be done on its commit.

@@ -1,7 +1,5 @@
 """Coordination primitives that are built on locks, and on the records of a backend's store.
 
-shared      Semaphore: at most so many at a time; RWLock: many readers, or one writer;
-            a lock, or a slot of a semaphore, for tasks and commands
 barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
 latch       CountDownLatch: wait until something has happened so many times
@@ -13,7 +11,6 @@ following   what changes in the directory of a recipe, look by look
 election    Election: of several candidates one leads at a time
 candidacy   one candidate, from when it is to stand until it has left
 candidates  the records of an election: who stands, who is next, who has led
-multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone
 names       Names: a name or a number that nobody else has, and the address registered under it
 progress    Progress: how far a piece of work is, live for whoever looks;
@@ -33,14 +30,15 @@ progress_description  of progress: how far it is, live
 queue_description     of a queue: its items in pages, and one item
 rate_limiter_description  of a rate limiter: how many permits count, and who waits
 queue_actions         what may be done to a queue, on a page or in a terminal
-recipe      what all recipes over records do; a blocking method and its async twin, of one body
-parts       the locks that are held together, and how they are left
+recipe      what all recipes over records do
 """
 
 from __future__ import annotations
 
-from distlock.core.base_lock import BaseLock
-from distlock.lock import Lock
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.lock import Lock
+from distlock.locking.multilock import MultiLock
+from distlock.locking.shared import RWLock, Semaphore
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.counter import Counter, CounterInfo
@@ -50,7 +48,6 @@ from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.latch import CountDownLatch, LatchInfo
 from distlock.recipes.log import Config, Message, Topic, Value
-from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress, atrack, track
 from distlock.recipes.queue import Mailbox, Queue
@@ -58,7 +55,6 @@ from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.queue_operations import ItemInfo, ItemPage
 from distlock.recipes.rate_limiter import RateInfo, RateLimiter
 from distlock.recipes.report import Report, bar
-from distlock.recipes.shared import RWLock, Semaphore
 from distlock.types.lease import Kind, LockInfo
 
 __all__ = [

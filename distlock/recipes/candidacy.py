@@ -10,19 +10,19 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from distlock.backends.recipe_records import Decide
 from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait, or_undo
-from distlock.core.hold import OnLost
-from distlock.core.manager import manager
 from distlock.exceptions import BodyEnded, LockLost, LockNotHeld, LockUnavailable, NotPermitted
-from distlock.lock import Lock
+from distlock.locking.lock import Lock
 from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
+from distlock.records.recipe_records import Decide
+from distlock.runtime.hold import OnLost
+from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import new_owner
 

@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
-from distlock.backends.recipe_records import Decide, Plan
-from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
+from distlock.records.recipe_records import Decide, Plan
+from distlock.records.seats import held_key, owner_of, since_when
 from distlock.types.lease import Kind, Owner
 
 ORDERS, HISTORY = "orders", "history"

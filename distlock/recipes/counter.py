@@ -15,12 +15,12 @@ from typing import ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.backends.seats import as_datetime
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.core.blocks import twins
+from distlock.locking.twins import twins
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref
 from distlock.recipes.recipe import Recipe
+from distlock.records.seats import as_datetime
 from distlock.types.arguments import checked_int
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner

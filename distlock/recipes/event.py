@@ -14,13 +14,13 @@ from typing import ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import as_datetime
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.core.blocks import twins
+from distlock.locking.twins import twins
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
 from distlock.recipes.recipe import Recipe, deadline_of
+from distlock.records.recipe_records import Plan
+from distlock.records.seats import as_datetime
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
 

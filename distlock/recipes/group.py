@@ -23,17 +23,17 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import held_key, owner_of, since_when, value_of
 from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.blocks import twins
 from distlock.exceptions import LockLost, LockUnavailable
+from distlock.locking.twins import twins
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.records.recipe_records import Plan
+from distlock.records.seats import held_key, owner_of, since_when, value_of
 from distlock.types.arguments import checked_count, checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
 

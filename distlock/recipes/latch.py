@@ -15,14 +15,14 @@ from typing import ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.backends.seats import as_datetime
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.blocks import twins
 from distlock.exceptions import ValueNotAgreed
+from distlock.locking.twins import twins
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
 from distlock.recipes.recipe import Recipe, deadline_of
+from distlock.records.seats import as_datetime
 from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind
 

@@ -25,14 +25,12 @@ from weakref import ref
 
 from distlock.activity import current_activity
 from distlock.backends.reading import is_ahead
-from distlock.backends.recipe_records import Done, Plan
-from distlock.backends.seats import as_datetime
 from distlock.backends.store import Change, Delete, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, StaleToken
+from distlock.locking.twins import twins
 from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
     Encoder,
@@ -42,6 +40,8 @@ from distlock.recipes.recipe import (
     deadline_of,
     encoded_by,
 )
+from distlock.records.recipe_records import Done, Plan
+from distlock.records.seats import as_datetime
 from distlock.types.arguments import (
     checked_count,
     checked_flag,

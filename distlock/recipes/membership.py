@@ -11,18 +11,18 @@ from typing import Any
 from weakref import ref
 
 from distlock.activity import current_activity
-from distlock.backends.recipe_records import NOTHING, Decide, Done, Plan
-from distlock.backends.seats import held_key
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.steps import Call, Steps, or_undo, run
 from distlock.concurrency.threads import start, thread_logger
-from distlock.core.hold import Entrant, Hold
-from distlock.core.manager import manager
-from distlock.core.options import checked_lease
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
+from distlock.locking.options import checked_lease
 from distlock.recipes.recipe import Recipe
+from distlock.records.recipe_records import NOTHING, Decide, Done, Plan
+from distlock.records.seats import held_key
+from distlock.runtime.hold import Entrant, Hold
+from distlock.runtime.manager import manager
 from distlock.types.lease import Claim, Lease, Owner, new_nonce
 from distlock.types.owners import current_owner
 

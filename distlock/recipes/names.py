@@ -17,17 +17,17 @@ from typing import Any, ClassVar, TypeVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, or_undo
-from distlock.core.blocks import twins
-from distlock.core.hold import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
+from distlock.locking.twins import twins
 from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.records.recipe_records import Plan
+from distlock.records.seats import held_key, owner_of, since_when
+from distlock.runtime.hold import OnLost
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
 

@@ -20,8 +20,6 @@ from weakref import ref
 from django.utils.asyncio import async_unsafe
 
 from distlock.activity import current_activity
-from distlock.backends.recipe_records import REPORT, Plan
-from distlock.backends.seats import held_key, owner_of, value_of
 from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.fork import PerProcess
@@ -30,12 +28,14 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.blocks import twins
 from distlock.exceptions import Cancelled, LockError
+from distlock.locking.twins import twins
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
+from distlock.records.recipe_records import REPORT, Plan
+from distlock.records.seats import held_key, owner_of, value_of
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner

@@ -20,12 +20,13 @@ from distlock.backends.store import Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
-from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable, NotPermitted
+from distlock.locking.parts import EnteredLocks
+from distlock.locking.shared import Semaphore
+from distlock.locking.twins import twins
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
-from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.queue_operations import OperatedQueue
 from distlock.recipes.recipe import (
     FIRST_PAUSE,
@@ -33,7 +34,6 @@ from distlock.recipes.recipe import (
     deadline_of,
     encoded_by,
 )
-from distlock.recipes.shared import Semaphore
 from distlock.types.arguments import checked_count, checked_flag, waiting_limit
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor

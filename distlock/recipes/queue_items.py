@@ -15,8 +15,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from distlock.backends.recipe_records import CANCELLED, NOTHING, Plan
-from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import (
     MOST_KEYS,
     Change,
@@ -29,8 +27,10 @@ from distlock.backends.store import (
     RecordStore,
 )
 from distlock.concurrency.clock import clock
-from distlock.core.call_site import shortened
 from distlock.recipes.recipe import Recipe, checked_json
+from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
+from distlock.records.seats import held_key, owner_of
+from distlock.runtime.call_site import shortened
 from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind, Owner
 from distlock.types.values import Unreadable, encoded, escaped

@@ -11,8 +11,8 @@ from queue import Full
 from distlock.backends.store import MOST_KEYS, KeyRange
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
-from distlock.core.blocks import twins
 from distlock.exceptions import LockUnavailable
+from distlock.locking.twins import twins
 from distlock.recipes.queue_items import (
     AGAIN,
     DEAD,

@@ -29,7 +29,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from distlock.backends import reading
-from distlock.backends.recipe_records import Plan
 from distlock.backends.store import (
     Change,
     Condition,
@@ -71,6 +70,7 @@ from distlock.recipes.queue_items import (
     why_unreadable,
 )
 from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
+from distlock.records.recipe_records import Plan
 from distlock.types.arguments import checked_count, checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
 

@@ -26,18 +26,18 @@ from itertools import groupby, takewhile
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from distlock.backends.recipe_records import Done, Plan
-from distlock.backends.seats import Seats, held_key
 from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.blocks import twins
-from distlock.core.decorator import decorate
-from distlock.core.options import LockOptions
 from distlock.exceptions import LockBusy, LockUnavailable
+from distlock.locking.decorator import decorate
+from distlock.locking.options import LockOptions
+from distlock.locking.twins import twins
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe
+from distlock.records.recipe_records import Done, Plan
+from distlock.records.seats import Seats, held_key
 from distlock.types.arguments import OnBusy, checked_count, checked_period
 from distlock.types.lease import RELIED_ON, Claim, Holder, Kind, new_nonce
 from distlock.types.owners import current_liveness, current_owner

@@ -14,8 +14,6 @@ from django.utils.asyncio import async_unsafe
 
 from distlock import audit
 from distlock.backends import reading
-from distlock.backends.recipe_records import ANSWER, Decide, Plan
-from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import (
     MAX_VALUE,
     KeyRange,
@@ -31,8 +29,10 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.blocks import add_leave_error
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
+from distlock.locking.blocks import add_leave_error
+from distlock.records.recipe_records import ANSWER, Decide, Plan
+from distlock.records.shared_backend import SharedBackend, shared_locks
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind, LockKey, new_nonce
 from distlock.types.owners import new_owner

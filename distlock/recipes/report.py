@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from distlock.backends.recipe_records import REPORT
-from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import Record, Snapshot
+from distlock.records.recipe_records import REPORT
+from distlock.records.seats import held_key, owner_of
 from distlock.types.lease import Owner
 
 #: The greatest number that can be counted: rates of it are still numbers.

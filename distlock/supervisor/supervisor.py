@@ -19,8 +19,8 @@ from typing import Any
 
 import distlock
 from distlock.concurrency.clock import clock
-from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockLost, LockNotHeld
+from distlock.locking.base_lock import BaseLock
 from distlock.supervisor import processes
 from distlock.supervisor.processes import ProgramSignals, bring_to_front
 from distlock.supervisor.watchdog_process import KILL_LIMIT, POLL_INTERVAL, Channel

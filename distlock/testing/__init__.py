@@ -15,17 +15,17 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 
-from distlock.backends.seats import held_key
 from distlock.backends.store import MOST_KEYS, Delete, Record, RecordStore, observers
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock
-from distlock.core.hold import Hold
-from distlock.core.manager import manager
-from distlock.core.queueing_owners import PREFIX as QUEUEING
 from distlock.exceptions import LockLost, LockNotHeld, NotSupported
-from distlock.lock import Lock
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.lock import Lock
+from distlock.locking.run_under import busy_error
 from distlock.recipes.log import forget_values
-from distlock.run_under import busy_error
+from distlock.records.seats import held_key
+from distlock.runtime.hold import Hold
+from distlock.runtime.manager import manager
+from distlock.runtime.queueing_owners import PREFIX as QUEUEING
 from distlock.types.owners import current_liveness, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "held_elsewhere", "isolated_locks"]

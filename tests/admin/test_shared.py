@@ -10,8 +10,8 @@ from django.contrib.admin.models import LogEntry
 
 from distlock import Lock, LockError, locks
 from distlock.admin.locks import HoldRef
-from distlock.backends.shared import shared_locks
 from distlock.recipes import RWLock, Semaphore
+from distlock.records.shared_backend import shared_locks
 from distlock.types.lease import Kind, LockKey
 
 HOSTILE = "<b>&amp;\u202e' OR 1"

@@ -9,7 +9,7 @@ import pytest
 
 from distlock import Lock
 from distlock.concurrency.clock import clock
-from distlock.core.manager import manager
+from distlock.runtime.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, in_line
 

@@ -8,7 +8,7 @@ import pytest
 
 from distlock import LockError, locks
 from distlock.concurrency.clock import clock
-from distlock.core.manager import manager
+from distlock.runtime.manager import manager
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Kind, LockKey
 from tests.contract.actors import PATIENCE

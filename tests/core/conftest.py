@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock, locks
-from distlock.core.manager import manager
+from distlock.runtime.manager import manager
 from tests.contract.watch import eventually
 
 

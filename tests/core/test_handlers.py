@@ -15,8 +15,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from distlock import Lock, LockLost, LockNotHeld, ReentrantCall, locks
 from distlock.concurrency import fork
-from distlock.core.manager import manager
 from distlock.recipes import MultiLock, Semaphore
+from distlock.runtime.manager import manager
 from distlock.signals import lock_acquired, lock_released
 from tests.children import write_line
 from tests.contract.actors import PATIENCE

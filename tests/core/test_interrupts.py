@@ -12,9 +12,9 @@ from django.db import connections, transaction
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.background import Cleanup
-from distlock.core import local_queue, manager
 from distlock.exceptions import BodyEnded
-from distlock.run_under import run_under
+from distlock.locking.run_under import run_under
+from distlock.runtime import local_queue, manager
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE

@@ -5,8 +5,8 @@ import signal
 import threading
 
 from distlock import Lock
-from distlock.core import registry
-from distlock.core.manager import manager
+from distlock.runtime import holds
+from distlock.runtime.manager import manager
 from tests.children import write_line
 from tests.contract.watch import eventually, in_line
 from tests.recipes.wrapping import in_thread
@@ -38,7 +38,7 @@ def test_all_are_told_on_few_threads():
 
 def leave_none(count):
     """As a child: take many locks whose leases end soon, in threads that end, and leave none."""
-    registry._REMEMBERED = 0.0
+    holds._REMEMBERED = 0.0
 
     def take(number, **options):
         assert Lock(f"left:{number}", **options).acquire(blocking=False)

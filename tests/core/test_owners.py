@@ -70,7 +70,7 @@ def test_a_named_hold_whose_thread_has_ended_is_renewed_again_when_it_is_entered
 
 
 def test_a_hold_entered_often_keeps_no_account_of_it():
-    from distlock.core.manager import manager
+    from distlock.runtime.manager import manager
 
     with Lock("stock") as lock:
         for _ in range(50):

@@ -12,10 +12,10 @@ import pytest
 
 from distlock import Lock, LockBusy, LockLost
 from distlock.backends.local import LocalBackend
-from distlock.core import local_queue
 from distlock.exceptions import BodyEnded
+from distlock.locking.run_under import busy_error, run_under
 from distlock.recipes import MultiLock, Semaphore
-from distlock.run_under import busy_error, run_under
+from distlock.runtime import local_queue
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually

@@ -5,8 +5,8 @@ import pytest
 from distlock import Lock, LockLost
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import Timers
-from distlock.core import renewal
-from distlock.core.manager import manager
+from distlock.runtime import renewal
+from distlock.runtime.manager import manager
 from tests.contract.watch import Once, events, eventually
 
 

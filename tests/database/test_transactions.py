@@ -9,8 +9,8 @@ from django.contrib.auth.models import Group
 from django.db import connections, transaction
 
 from distlock import Lock, LockError, LockLost, NotSupported, ReleasedInTransaction, locks
-from distlock.core.manager import manager
 from distlock.recipes import MultiLock, Semaphore
+from distlock.runtime.manager import manager
 from distlock.types.lease import State
 from tests.contract.watch import eventually
 from tests.database.speaking import claim

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from django.contrib.auth.models import Group
 
 from distlock import Lock, LockError, ReleasedInTransaction, locks
-from distlock.core.manager import manager
+from distlock.runtime.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.databases import ALIASES

@@ -27,14 +27,14 @@ RENEWED = 12  # and of one that is not
 #: modules of the package that may read the clock of the day, and what for
 READERS = {
     "audit.py": "when somebody did something, and which entries are old, for people",
-    "core/hold.py": "since when a lock is held, for people",
+    "runtime/hold.py": "since when a lock is held, for people",
     "admin/locks.py": "when a lock was broken, for people",
     "recipes/description.py": "for how long something is so, for people",
     "celery/messages.py": "the countdown to an eta, which Celery counts on this clock, too",
     "backends/zookeeper/tree.py": "since when a node is there, and a lock is held, for people",
     "backends/etcd/lock_keys.py": "since when a lock is held, for people: etcd does not tell",
     "backends/etcd/store.py": "since when a directory is empty; swept early, it is made anew",
-    "backends/seats.py": "since when a seat is held, for people, where the store does not tell",
+    "records/seats.py": "since when a seat is held, for people, where the store does not tell",
     "recipes/candidacy.py": "since when a term goes, for people",
     "recipes/candidates.py": "since when and until when a term goes, for people",
     "recipes/event.py": "when a flag was set, for people",

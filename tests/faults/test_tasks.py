@@ -10,7 +10,7 @@ from django.db import connections
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.concurrency.clock import clock
-from distlock.core.manager import manager
+from distlock.runtime.manager import manager
 from tests.children import write_line
 from tests.contract.actors import BRIEF, PATIENCE, answered
 from tests.contract.watch import eventually, in_line, passed

@@ -195,8 +195,10 @@ def test_all_threads_are_described(code: Code) -> None:
         "backends/database",
         "backends/zookeeper",
         "concurrency",
-        "core",
+        "locking",
         "recipes",
+        "records",
+        "runtime",
         "types",
     ],
 )
@@ -215,5 +217,11 @@ def test_a_name_that_does_not_exist_is_noticed(code: Code) -> None:
     """The control: these must fail."""
     for text in ["distlock/no_such.py", "Lock.no_such()", "NoSuchClass", "no_such()", "no_such.py"]:
         assert problem(text, code), text
-    for text in ["distlock/lock.py", "Lock.acquire()", "BaseBackend", "eventually()", "lock.py"]:
+    for text in [
+        "distlock/locking/lock.py",
+        "Lock.acquire()",
+        "BaseBackend",
+        "eventually()",
+        "lock.py",
+    ]:
         assert not problem(text, code), text

@@ -9,8 +9,8 @@ from threading import BrokenBarrierError
 import pytest
 
 from distlock import LockError, LockNotHeld, ValueNotAgreed, locks
-from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import Barrier, DoubleBarrier
+from distlock.records.shared_backend import sweep_every_kind
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it

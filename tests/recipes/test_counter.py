@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distlock import LockUnavailable, locks
-from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import Counter
 from distlock.recipes.counter import MOST
+from distlock.records.shared_backend import sweep_every_kind
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import WAYS, forked

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from distlock.backends import shared
 from distlock.recipes import RWLock, Semaphore
+from distlock.records import shared_backend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -116,7 +116,7 @@ def stand_in_line(using, name, number):
 
     threads = [threading.Thread(target=wait, name=f"waiter-{one}") for one in range(number)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "_PATIENCE", 2 * PATIENCE)  # nobody is passed over
+        patch.setattr(shared_backend, "_PATIENCE", 2 * PATIENCE)  # nobody is passed over
         for thread in threads:
             thread.start()
         for thread in threads:

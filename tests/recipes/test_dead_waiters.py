@@ -13,9 +13,9 @@ from functools import partial
 
 import pytest
 
-from distlock.backends import shared
-from distlock.backends.seat_requests import SeatRequests
 from distlock.recipes import Election, Group, Names, Queue, RWLock, Semaphore
+from distlock.records import shared_backend
+from distlock.records.seat_requests import SeatRequests
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
@@ -44,7 +44,7 @@ def using(kind, backend_settings, configured):
 @pytest.fixture(autouse=True)
 def rare_looks(monkeypatch):
     """Here nobody looks by itself within a test, but for those who may be behind a dead process."""
-    monkeypatch.setattr(shared.SharedBackend, "pause", 2 * PATIENCE)
+    monkeypatch.setattr(shared_backend.SharedBackend, "pause", 2 * PATIENCE)
 
 
 class Seat:

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distlock import locks
-from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import Event
+from distlock.records.shared_backend import sweep_every_kind
 from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.wrapping import in_thread

@@ -8,7 +8,6 @@ from queue import Empty
 import pytest
 
 from distlock import LockLost, LockNotHeld
-from distlock.core.interrupters import body_interrupter
 from distlock.recipes import (
     Barrier,
     Config,
@@ -22,6 +21,7 @@ from distlock.recipes import (
     RWLock,
     Semaphore,
 )
+from distlock.runtime.interrupters import body_interrupter
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import Owner
 from tests.contract.actors import PATIENCE

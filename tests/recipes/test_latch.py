@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from distlock import LockUnavailable, ValueNotAgreed, locks
-from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import CountDownLatch
+from distlock.records.shared_backend import sweep_every_kind
 from distlock.registry import KEPT
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE

@@ -13,11 +13,11 @@ from contextlib import suppress
 import pytest
 
 from distlock import LockLost, LockNotHeld, LockUnavailable, locks
-from distlock.backends.recipe_records import Plan
 from distlock.backends.store import Exists, Put
 from distlock.concurrency.steps import run
 from distlock.recipes import Group
 from distlock.recipes.membership import Membership
+from distlock.records.recipe_records import Plan
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE

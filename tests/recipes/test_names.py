@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from distlock import LockBusy, LockLost, LockNotHeld, LockTimeout, ValueNotAgreed, locks
-from distlock.backends.shared import shared_locks
 from distlock.recipes import Names
+from distlock.records.shared_backend import shared_locks
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.forks import forked

@@ -7,16 +7,16 @@ from functools import partial
 
 import pytest
 
-from distlock.backends import shared
-from distlock.recipes import Queue, Semaphore, parts, queue
-from distlock.recipes import shared as shared_recipes
+from distlock.locking import parts, shared
+from distlock.recipes import Queue, Semaphore, queue
+from distlock.records import shared_backend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.wrapping import in_thread, is_unused
 
 #: what takes the place in the line, and leaves it
-CODE = (queue.__file__, parts.__file__, shared_recipes.__file__)
+CODE = (queue.__file__, parts.__file__, shared.__file__)
 
 
 @pytest.mark.parametrize("side", ["get", "put"])
@@ -44,7 +44,7 @@ def test_who_is_interrupted_in_line_is_not_in_the_way_of_others(local, name, sid
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_is_interrupted_behind_another_leaves_no_place(local, name, monkeypatch, step):
     """It keeps its place while it looks for itself, and has to give it up in the end."""
-    monkeypatch.setattr(shared.SharedBackend, "pause", 0.01)
+    monkeypatch.setattr(shared_backend.SharedBackend, "pause", 0.01)
     lines = []
     for moment in itertools.count(1, step):
         letters = Queue(f"{name}:{moment}")

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distlock import LockBusy, LockTimeout, LockUnavailable, locks
-from distlock.backends.shared import sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.recipes import RateLimiter, rate_limiter
+from distlock.records.shared_backend import sweep_every_kind
 from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
 from tests.children import write_line

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from distlock.backends.shared import shared_locks
 from distlock.recipes import Counter, RateLimiter
+from distlock.records.shared_backend import shared_locks
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted

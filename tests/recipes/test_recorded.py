@@ -8,8 +8,8 @@ import pytest
 from django.db.backends.signals import connection_created
 
 from distlock import audit
-from distlock.core.blocks import twin_of
 from distlock.exceptions import LockError, LockLost, StaleToken
+from distlock.locking.twins import twin_of
 from distlock.models import AuditEntry
 from distlock.recipes import Config, Election, Progress, Queue, Semaphore, Topic
 from tests.contract.watch import eventually

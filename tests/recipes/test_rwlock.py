@@ -12,9 +12,9 @@ import pytest
 
 from distlock import LockBusy, LockDeadlock, LockError, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.local_store import LocalStore
-from distlock.backends.seats import Seats
-from distlock.backends.shared import shared_locks
 from distlock.recipes import RWLock, Semaphore
+from distlock.records.seats import Seats
+from distlock.records.shared_backend import shared_locks
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked

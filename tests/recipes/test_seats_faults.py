@@ -11,8 +11,8 @@ import pytest
 from django.db import connections
 
 from distlock import LockError, LockLost, LockUnavailable, locks
-from distlock.backends import shared
 from distlock.recipes import RWLock, Semaphore
+from distlock.records import shared_backend
 from tests.children import read_line, write_line
 from tests.contract.actor_process import actors
 from tests.contract.actors import MAKERS, PATIENCE
@@ -182,7 +182,7 @@ def test_one_who_comes_when_the_head_is_stopped_does_not_pass_by_the_next(
     child, kind, actor, using, name, monkeypatch
 ):
     """The next one is told of nothing, so it may be some seconds before it looks."""
-    monkeypatch.setattr(shared, "_PATIENCE", 4.0)  # it may stand still for some more
+    monkeypatch.setattr(shared_backend, "_PATIENCE", 4.0)  # it may stand still for some more
     held, stopped, lock = one_waits(child, actor, using, name)
     following, late = (actor("thread").lock(name, **ONE_SEAT) for _ in range(2))
     earlier = following.start("acquire")

@@ -12,10 +12,10 @@ from contextlib import suppress
 import pytest
 
 from distlock import LockUnavailable
-from distlock.backends.seats import Seats
-from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import Delete, Put
 from distlock.recipes import RWLock, Semaphore
+from distlock.records.seats import Seats
+from distlock.records.shared_backend import SharedBackend, shared_locks
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.recipes.wrapping import cancel_while_asking, grants, in_thread, is_unused, joins

@@ -13,8 +13,8 @@ from distlock import (
     ReleasedInTransaction,
     locks,
 )
+from distlock.locking.run_under import run_under
 from distlock.recipes import Semaphore
-from distlock.run_under import run_under
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, steadily, waits

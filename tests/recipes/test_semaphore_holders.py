@@ -9,8 +9,8 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 
 from distlock import LockLost
-from distlock.backends.seats import Seats
 from distlock.recipes import Semaphore
+from distlock.records.seats import Seats
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from distlock import LockError, locks
-from distlock.backends.shared import shared_locks, sweep_every_kind
 from distlock.recipes import Election, Group, RWLock, Semaphore
+from distlock.records.shared_backend import shared_locks, sweep_every_kind
 from distlock.registry import KEPT
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE

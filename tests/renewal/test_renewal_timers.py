@@ -5,7 +5,7 @@ import time
 
 from distlock import Lock
 from distlock.backends.local import LocalBackend
-from distlock.core import renewal
+from distlock.runtime import renewal
 from tests.contract.watch import eventually
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.backends.local import LocalBackend
-from distlock.core.renewal import STEP
+from distlock.runtime.renewal import STEP
 from tests.contract.watch import eventually
 from tests.kinds import KINDS
 

@@ -5,7 +5,7 @@ import pytest
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
 from distlock.concurrency.clock import clock
-from distlock.core.hold import Entrant, Hold
+from distlock.runtime.hold import Entrant, Hold
 from distlock.types.lease import Claim, Owner
 
 FIRST = Owner("nonce/1", "web1", 100, "MainThread")

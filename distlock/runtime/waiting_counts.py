@@ -16,14 +16,14 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.seat_requests import ProcessSession
 from distlock.backends.store import Delete, Put
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.conf import locks
-from distlock.core.local_queue import LocalQueue
 from distlock.exceptions import LockError
+from distlock.records.seat_requests import ProcessSession
+from distlock.runtime.local_queue import LocalQueue
 from distlock.types.lease import Behind, Kind, LockInfo, Waiting, new_nonce
 from distlock.types.owners import current_owner
 

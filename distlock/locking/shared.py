@@ -9,16 +9,16 @@ from typing import Any
 
 from distlock import audit
 from distlock.backends.base import BaseBackend, LossReason
-from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.concurrency.steps import Call, Nested, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.acquiring import AcquireRequest
-from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import twins
-from distlock.core.hold import Hold, OnLost
-from distlock.core.manager import manager
-from distlock.core.options import LockOptions
 from distlock.exceptions import LockDeadlock, LockError, LockNotHeld
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.options import LockOptions
+from distlock.locking.twins import twins
+from distlock.records.shared_backend import SharedBackend, shared_locks
+from distlock.runtime.acquiring import AcquireRequest
+from distlock.runtime.hold import Hold, OnLost
+from distlock.runtime.manager import manager
 from distlock.types.arguments import OnBusy, Release, checked_count
 from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, LockKey, Owner
 from distlock.types.owners import current_owner

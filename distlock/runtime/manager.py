@@ -10,15 +10,15 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
 from distlock.concurrency.work import tasks_awaiting
-from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
-from distlock.core.events import event
-from distlock.core.hold import Hold, task_of
-from distlock.core.local_queue import Ticket
-from distlock.core.name_template import warn_if_unfilled
-from distlock.core.registry import Holds, not_held
-from distlock.core.renewal import LeaseRenewer
-from distlock.core.waiting_counts import counted_queue
 from distlock.exceptions import LockNotHeld, LockUnavailable
+from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
+from distlock.runtime.events import event
+from distlock.runtime.hold import Hold, task_of
+from distlock.runtime.holds import Holds, not_held
+from distlock.runtime.local_queue import Ticket
+from distlock.runtime.name_template import warn_if_unfilled
+from distlock.runtime.renewal import LeaseRenewer
+from distlock.runtime.waiting_counts import counted_queue
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor

@@ -34,10 +34,6 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
-from distlock.core.call_site import callers_level
-from distlock.core.hold import Entrant, Hold
-from distlock.core.manager import manager
-from distlock.core.options import LockOptions
 from distlock.exceptions import (
     BodyEnded,
     LockError,
@@ -45,6 +41,10 @@ from distlock.exceptions import (
     LockUnavailable,
     ReleasedInTransaction,
 )
+from distlock.locking.options import LockOptions
+from distlock.runtime.call_site import callers_level
+from distlock.runtime.hold import Entrant, Hold
+from distlock.runtime.manager import manager
 from distlock.types.arguments import Release
 from distlock.types.lease import Kind, LockKey, Owner
 

@@ -9,9 +9,9 @@ from distlock.backends.background import answer_due
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
-from distlock.core.hold import Entrant, Hold
-from distlock.core.local_queue import Lane, LocalQueue, Ticket
 from distlock.exceptions import LockDeadlock, LockError, LockUnavailable
+from distlock.runtime.hold import Entrant, Hold
+from distlock.runtime.local_queue import Lane, LocalQueue, Ticket
 from distlock.types.lease import Claim, Lease, LockInfo, LockKey, State
 
 #: Seconds between two looks at a lock that another of the same owner's name asks for.

@@ -18,13 +18,14 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import BlockLock, add_leave_error, twins
-from distlock.core.hold import Hold, OnLost
-from distlock.core.manager import manager
-from distlock.core.options import LockOptions
-from distlock.core.registry import not_held
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.blocks import BlockLock, add_leave_error
+from distlock.locking.options import LockOptions
+from distlock.locking.twins import twins
+from distlock.runtime.hold import Hold, OnLost
+from distlock.runtime.holds import not_held
+from distlock.runtime.manager import manager
 from distlock.types.arguments import OnBusy, Release, checked_int, checked_name, checked_seconds
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Lock(BaseLock):
         not saved, or if there are more rows than ``limit``; TypeError for anything else.
         """
         if isinstance(instance, QuerySet):
-            from distlock.recipes.multilock import MultiLock  # which is built on Lock
+            from distlock.locking.multilock import MultiLock  # which is built on Lock
 
             return MultiLock._over(_names_of(instance, limit), **options)
         if limit is not None:

@@ -17,14 +17,13 @@ from distlock.concurrency.clock import left
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import ActiveBlocks, BlockLock, refuse_in_event_loop, twins
-from distlock.core.decorator import decorate
-from distlock.core.hold import OnLost
-from distlock.core.options import LockOptions
 from distlock.exceptions import LockBusy, LockError
-from distlock.lock import Lock, transaction_under
-from distlock.recipes.parts import (
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.blocks import ActiveBlocks, BlockLock
+from distlock.locking.decorator import decorate
+from distlock.locking.lock import Lock, transaction_under
+from distlock.locking.options import LockOptions
+from distlock.locking.parts import (
     EnteredLocks,
     checked_for_atomic,
     checked_part,
@@ -32,6 +31,8 @@ from distlock.recipes.parts import (
     refuse_needless,
     sorted_parts,
 )
+from distlock.locking.twins import refuse_in_event_loop, twins
+from distlock.runtime.hold import OnLost
 from distlock.types.arguments import OnBusy, Release
 from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor

@@ -22,9 +22,9 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
-from distlock.core.events import OutageLog, log_unreleased, send_loss
-from distlock.core.hold import Hold
 from distlock.exceptions import LockError
+from distlock.runtime.events import OutageLog, log_unreleased, send_loss
+from distlock.runtime.hold import Hold
 from distlock.types.lease import RELIED_ON, Lease
 
 #: Seconds until a renewal that failed is tried again: this part of the lease, within these limits.

@@ -6,11 +6,11 @@ from functools import partial
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.work import Work
-from distlock.core.acquiring import AcquireRequest
-from distlock.core.events import log_unreleased
-from distlock.core.hold import Entrant, Hold, task_of
-from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
+from distlock.runtime.acquiring import AcquireRequest
+from distlock.runtime.events import log_unreleased
+from distlock.runtime.hold import Entrant, Hold, task_of
+from distlock.runtime.renewal import LeaseRenewer
 from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import current_actor, current_liveness
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from distlock.core.call_site import callers_level
 from distlock.exceptions import UnfilledTemplate
+from distlock.runtime.call_site import callers_level
 from distlock.types.arguments import checked_name
 
 #: A name with fields for the arguments of a call, or a function of these that returns the name.

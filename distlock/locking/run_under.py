@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import holder_message
 from distlock.exceptions import LockBusy, LockError
-from distlock.lock import Lock
-from distlock.recipes.shared import Semaphore
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.blocks import holder_message
+from distlock.locking.lock import Lock
+from distlock.locking.shared import Semaphore
 from distlock.types.arguments import checked_count
 
 T = TypeVar("T")

@@ -6,22 +6,16 @@ event loop, and methods that are written once for threads and tasks.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
-from keyword import iskeyword
 from threading import get_ident
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar
 
-from django.utils.asyncio import async_unsafe
-
-from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
-from distlock.concurrency.steps import Steps, arun, run, run_soon
-from distlock.core.options import LockOptions
+from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
+from distlock.locking.options import LockOptions
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.values import escaped
@@ -82,65 +76,6 @@ def _token_and_what(info: LockInfo) -> str:
     token = "" if info.token is None else f" (token {info.token})"
     what = f"{token}: {info.description}" if info.description else token
     return f"{what}, acquired at {info.call_site}" if info.call_site else what
-
-
-def twin_of(name: str) -> str:
-    """Return what the async twin of a method is called."""
-    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
-
-
-def refuse_in_event_loop(method: F) -> F:
-    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
-    name = method.__name__.lstrip("_")
-    shown = method.__qualname__.removeprefix("BaseLock.").replace("._", ".").lstrip("_")
-    block = " or `async with`" if name in ("acquire", "release") else ""
-    of = "lock" if shown == name else shown.partition(".")[0].lower()
-    way = "async for … in" if name == "changes" else "await"
-    twin = f"{way} {of}.{twin_of(name)}()"
-    guarded = async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
-
-    @functools.wraps(method)
-    def inner(*args: Any, **kwargs: Any) -> Any:
-        # Each `with Lock` comes by here, and async_unsafe() raises and catches an error for it.
-        if asyncio._get_running_loop() is None:
-            return method(*args, **kwargs)
-        return guarded(*args, **kwargs)
-
-    return cast(F, inner)
-
-
-def twins(
-    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
-) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
-
-    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
-    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
-    nothing, it may be called by a destructor, see must_leave_elsewhere()::
-
-        put, aput = twins("put", _put)
-    """
-
-    owner = body.__qualname__.rpartition(".")[0]
-    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
-
-    @functools.wraps(body)
-    def method(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not leaves:
-            refuse_reentry()
-        elif must_leave_elsewhere():
-            run_soon(body(*args, **kwargs))
-            return None  # type: ignore[return-value]
-        return run(body(*args, **kwargs))
-
-    @functools.wraps(body)
-    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        refuse_reentry()
-        return await arun(body(*args, **kwargs))
-
-    method.__name__, twin.__name__ = name, twin_of(name)
-    twin.__qualname__ = f"{owner}.{twin_of(name)}"
-    return refuse_in_event_loop(method), twin
 
 
 class ActiveBlocks:

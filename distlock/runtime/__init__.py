@@ -6,17 +6,10 @@ acquiring        the steps from a request to a lease, and of entering again
 local_queue      threads and tasks of this process wait here, first come, first served
 waiting_counts   tells other processes how many wait here
 hold             one lock held by one owner: its lease, who is inside, and until when it lasts
-registry         all holds of the process
+holds            all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
 events           log lines, also of outages; signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
-base_lock        what every lock-like object does: acquire, release, decorator, looking
-blocks           ``with`` and ``async with`` of all of them, and ``attempt()``; whose block ends;
-                 messages that say who has a lock
-options          the arguments of ``Lock``, checked
-decorator        ``@Lock(...)``
 name_template    names such as ``"report:{account_id}"``
 queueing_owners  the owners of the queueing locks of Celery tasks
-until_commit     ``release="commit"``: open transactions enter a hold that is left in them; the
-                 warning without it
 """

@@ -14,14 +14,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
-from distlock.backends.seats import (
-    cancelled_key,
-    held_key,
-    put_when,
-    time_of,
-    value_of,
-)
 from distlock.backends.store import (
     MOST_KEYS,
     Absent,
@@ -40,6 +32,14 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
+from distlock.records.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
+from distlock.records.seats import (
+    cancelled_key,
+    held_key,
+    put_when,
+    time_of,
+    value_of,
+)
 from distlock.registry import KEPT
 from distlock.types.lease import Claim, Kind, Lease, LockKey
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol, get_args
 from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
-from distlock.core.acquiring import AcquireRequest
-from distlock.core.call_site import call_site
-from distlock.core.hold import Entrant, OnLost
 from distlock.exceptions import LockBusy, LockError, LockTimeout, NotSupported
+from distlock.runtime.acquiring import AcquireRequest
+from distlock.runtime.call_site import call_site
+from distlock.runtime.hold import Entrant, OnLost
 from distlock.types.arguments import (
     OnBusy,
     Release,

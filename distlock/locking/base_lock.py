@@ -18,29 +18,23 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Nested, Steps, arun, run
 from distlock.conf import locks
-from distlock.core.acquiring import AcquireRequest
-from distlock.core.blocks import (
-    ActiveBlocks,
-    BlockLock,
-    add_leave_error,
-    holder_message,
-    refuse_in_event_loop,
-    twins,
-)
-from distlock.core.decorator import decorate
-from distlock.core.events import asend_event, send_event
-from distlock.core.hold import Hold
-from distlock.core.manager import manager
-from distlock.core.options import LockOptions
-from distlock.core.until_commit import (
+from distlock.exceptions import BodyEnded, LockBusy, LockError
+from distlock.locking.blocks import ActiveBlocks, BlockLock, add_leave_error, holder_message
+from distlock.locking.decorator import decorate
+from distlock.locking.options import LockOptions
+from distlock.locking.twins import refuse_in_event_loop, twins
+from distlock.locking.until_commit import (
     COMMIT,
     keep_until_commit,
     leave_until_commit,
     refuse_unsafe_transactions,
     warn_if_uncommitted,
 )
-from distlock.core.waiting_counts import Crowds
-from distlock.exceptions import BodyEnded, LockBusy, LockError
+from distlock.runtime.acquiring import AcquireRequest
+from distlock.runtime.events import asend_event, send_event
+from distlock.runtime.hold import Hold
+from distlock.runtime.manager import manager
+from distlock.runtime.waiting_counts import Crowds
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from distlock.core.name_template import CallName
-from distlock.core.options import LockOptions
+from distlock.locking.options import LockOptions
+from distlock.runtime.name_template import CallName
 
 F = TypeVar("F", bound=Callable[..., Any])
 

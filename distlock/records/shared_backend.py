@@ -17,16 +17,6 @@ from typing import cast
 from distlock.backends.background import Cleanup, answer_due
 from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.reading import read, together
-from distlock.backends.recipe_records import Plan, RecipeRecords
-from distlock.backends.seat_requests import Look, ProcessSession, SeatRequests
-from distlock.backends.seats import (
-    LIMIT,
-    Seats,
-    cancelled_key,
-    held_key,
-    value_of,
-    waiting_key,
-)
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
 from distlock.concurrency.clock import clock, left
@@ -34,6 +24,16 @@ from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.records.recipe_records import Plan, RecipeRecords
+from distlock.records.seat_requests import Look, ProcessSession, SeatRequests
+from distlock.records.seats import (
+    LIMIT,
+    Seats,
+    cancelled_key,
+    held_key,
+    value_of,
+    waiting_key,
+)
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, LockKey, State, SweepResult
 
 logger = logging.getLogger("distlock")

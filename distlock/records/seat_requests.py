@@ -10,15 +10,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from distlock.backends.seats import (
-    LIMIT,
-    Availability,
-    Seats,
-    cancelled_key,
-    held_key,
-    value_of,
-    waiting_key,
-)
 from distlock.backends.store import (
     Absent,
     Address,
@@ -37,6 +28,15 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable, NotPermitted
+from distlock.records.seats import (
+    LIMIT,
+    Availability,
+    Seats,
+    cancelled_key,
+    held_key,
+    value_of,
+    waiting_key,
+)
 from distlock.types.lease import Claim, Lease
 
 logger = logging.getLogger("distlock")

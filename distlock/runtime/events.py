@@ -16,7 +16,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.steps import Nested
 from distlock.concurrency.threads import call_and_log, thread_logger
-from distlock.core.hold import Hold
+from distlock.runtime.hold import Hold
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Lease
 

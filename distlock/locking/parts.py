@@ -10,11 +10,11 @@ from typing import Self, TypeVar
 from distlock.backends.background import answer_due
 from distlock.concurrency.steps import Steps, run
 from distlock.concurrency.threads import call_elsewhere
-from distlock.core.base_lock import BaseLock
-from distlock.core.blocks import add_leave_error
-from distlock.core.until_commit import warn_if_uncommitted
 from distlock.exceptions import BodyEnded, LockError, LockLost, NotSupported
-from distlock.lock import Lock
+from distlock.locking.base_lock import BaseLock
+from distlock.locking.blocks import add_leave_error
+from distlock.locking.lock import Lock
+from distlock.locking.until_commit import warn_if_uncommitted
 from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import is_named
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.work import runs_the_loop, tasks_awaiting, thread_awaiting
-from distlock.core.hold import Entrant, task_of
 from distlock.exceptions import LockDeadlock
+from distlock.runtime.hold import Entrant, task_of
 from distlock.types.lease import LockKey, Owner, Waiting
 from distlock.types.owners import is_named
 
