@@ -63,11 +63,11 @@ class ReadAhead:
         return found[text]
 
 
-class _OfThread(threading.local):
+class _AheadOfThread(threading.local):
     ahead: ReadAhead | None = None
 
 
-_this = _OfThread()
+_this = _AheadOfThread()
 
 
 def is_ahead() -> bool:
