@@ -173,18 +173,19 @@ class Connections:
         """Return the answer that comes by ``deadline``; Unanswered if none does."""
         request = self._request(path, data, headers)
         connection: _Connection | None = None
+        is_kept = False
         try:
             connection = self._take() or _Connection(self.endpoint, self._tls, deadline)
             response = connection.exchange(request, deadline)
+            if len(self._idle) < _MOST_IDLE:
+                is_kept = True
+                self._idle.append(connection)
+            return response
         except (OSError, EOFError, ValueError) as error:
-            if connection is not None:
-                connection.close()  # the rest of the answer may still come
             raise Unanswered(error, sent=connection is not None) from error
-        if len(self._idle) < _MOST_IDLE:
-            self._idle.append(connection)
-        else:
-            connection.close()
-        return response
+        finally:
+            if connection is not None and not is_kept:
+                connection.close()  # also after an interrupt: the rest of the answer may still come
 
     def _request(self, path: str, data: bytes, headers: Mapping[str, str]) -> bytes:
         lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(data)}"]
@@ -205,17 +206,20 @@ class Connections:
     ) -> Stream:
         """Return an answer that goes on; Unanswered if it does not begin by ``deadline``."""
         sock: socket.socket | None = None
+        stream: Stream | None = None
         try:
             sock = _connected(self.endpoint, self._tls, deadline)
             sock.settimeout(_rest(deadline))
             sock.sendall(self._request(path, data, headers | SEVERAL))
             response = HTTPResponse(sock, method="POST")
             response.begin()
-            return Stream(sock, response)
+            stream = Stream(sock, response)
+            return stream
         except (OSError, HTTPException) as error:
-            if sock is not None:
-                sock.close()
             raise Unanswered(error, sent=True) from error
+        finally:
+            if sock is not None and stream is None:
+                sock.close()
 
 
 class Stream(_OpenSocket):
@@ -257,10 +261,8 @@ def _close_all(connections: list[_Connection]) -> None:
 
 
 def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
-    sock, is_ready = (
-        socket.create_connection((endpoint.host, endpoint.port), _rest(deadline)),
-        False,
-    )
+    is_ready = False
+    sock = socket.create_connection((endpoint.host, endpoint.port), _rest(deadline))
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.scheme == "https" and tls is not None:
