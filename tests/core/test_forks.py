@@ -9,11 +9,14 @@ import pytest
 from django.dispatch import Signal
 
 from distlock import Lock, locks
+from distlock.backends.database.sqlite_session import gate
 from distlock.backends.local import LocalBackend
+from distlock.backends.store import Put
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
 from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
 from distlock.signals import lock_acquired
+from distlock.types.lease import Kind, LockKey
 from tests.children import write_line
 from tests.contract.forks import WAYS, forked
 from tests.contract.watch import eventually
@@ -73,6 +76,52 @@ def test_a_backend_that_cannot_begin_in_the_child_keeps_no_other_the_parents(set
             assert all(Lock("stock", using=alias).acquire(blocking=False) for alias in "abcdef")
 
         assert in_child(look, way) == 0
+
+
+@pytest.mark.every_day_on("local", "postgresql")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_is_kept_over_a_fork_is_that_of_the_child(
+    kind, backend_settings, settings, name, way
+):
+    """Even if another thread had its mutexes at the fork, and had waited for it before."""
+    settings.DISTLOCK = backend_settings(kind)
+    store, directory = locks["default"].store, LockKey("default", Kind.GROUP, name).directory
+    session = store.open_session(30.0)
+    store.apply(directory, [Put("seen", {"by": "parent"})], ())
+    held = [one for one in mutexes() if one is not gate.closed]  # a fork waits for that one
+    all_held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        for mutex in held:
+            mutex.acquire()
+        all_held.set()
+        go_on.wait(60)
+        for mutex in held:
+            mutex.release()
+
+    def use():
+        assert locks["default"].store is store
+        own = store.open_session(30.0)
+        store.apply(directory, [Put("own", {"by": "child"}, session=own.id)], ())
+        seen = sorted(store.read(directory).records)
+        store.end_session(own.id)
+        return seen
+
+    def use_in_a_grandchild():
+        return use(), forked(use, way=way)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert all_held.wait(60)
+    try:
+        found = forked(use_in_a_grandchild, way=way)
+    finally:
+        go_on.set()
+        holding.join()
+    inherited = [] if kind == "local" else ["seen"]
+    assert found == (sorted(["own", *inherited]), sorted(["own", *inherited]))
+    assert session.id in store.renew([session.id], ()).alive
+    store.end_session(session.id)
 
 
 def test_the_child_may_forget_the_threads_of_its_parent(way):
@@ -158,7 +207,7 @@ def mutexes():
     """Return the mutexes of the package that are there now, apart from what is waited for."""
     found = {}
     for obj in gc.get_objects():
-        if type(obj).__module__.startswith("distlock.") or type(obj) is Signal:
+        if str(type(obj).__module__).startswith("distlock.") or type(obj) is Signal:
             names = [*getattr(type(obj), "__slots__", ()), *getattr(obj, "__dict__", ())]
             for value in (getattr(obj, name, None) for name in names):
                 if isinstance(value, MUTEXES) and type(obj) is not Latch:
