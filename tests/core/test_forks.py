@@ -4,6 +4,8 @@ import contextlib
 import gc
 import os
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.dispatch import Signal
@@ -12,9 +14,14 @@ from distlock import Lock, locks
 from distlock.backends.database.sqlite_session import gate
 from distlock.backends.local import LocalBackend
 from distlock.backends.store import Put
+from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
+from distlock.exceptions import BodyEnded
+from distlock.locking import until_commit
+from distlock.locking.until_commit import OpenTransactions
 from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
+from distlock.runtime.interrupters import ThreadInterrupter, body_interrupter
 from distlock.signals import lock_acquired
 from distlock.types.lease import Kind, LockKey
 from tests.children import write_line
@@ -142,6 +149,52 @@ def test_the_child_may_forget_the_threads_of_its_parent(way):
         forked(forget, way=way)
     finally:
         end.set()
+
+
+def test_the_end_of_a_child_waits_for_no_thread_of_its_parent(way):
+    """One that frees what a rolled back transaction had kept: it is not there in the child."""
+    ended, transactions = threading.Event(), SimpleNamespace(_leave=lambda: ended.wait(60))
+    OpenTransactions._leave_soon(transactions)
+
+    def end():
+        began = clock()
+        until_commit._join_leaving()
+        return clock() - began
+
+    try:
+        assert forked(end, way=way) < 1
+    finally:
+        ended.set()
+
+
+def test_a_loss_that_another_thread_was_telling_of_at_the_fork_hangs_no_child(monkeypatch, way):
+    """It was about to raise in the body of this thread, which goes on in the child."""
+    inside, go_on, codes = threading.Event(), threading.Event(), []
+    lease = SimpleNamespace(claim=SimpleNamespace(kind="lock"), name="stock", token=1)
+
+    def be_about_to_raise(body, loss):
+        inside.set()
+        go_on.wait(60)
+        body._sent.set()
+
+    def leave(body):
+        with pytest.raises(BodyEnded), body:
+            assert inside.wait(60)
+
+    def run_a_body():
+        body = body_interrupter()
+        telling = threading.Thread(target=body.on_lost, args=(lease,))
+        telling.start()
+        codes.append(in_child(partial(leave, body), way))
+        go_on.set()
+        telling.join()
+        leave(body)
+
+    monkeypatch.setattr(ThreadInterrupter, "raise_in_body", be_about_to_raise)
+    running = threading.Thread(target=run_a_body)
+    running.start()
+    running.join(60)
+    assert codes == [0]
 
 
 def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child(way):
