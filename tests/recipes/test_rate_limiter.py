@@ -9,7 +9,7 @@ import pytest
 
 from distlock import LockBusy, LockTimeout, LockUnavailable, locks
 from distlock.concurrency.clock import clock
-from distlock.recipes import RateLimiter, rate_limiter
+from distlock.recipes import RateLimiter, permits, rate_limiter
 from distlock.records.shared_backend import sweep_every_kind
 from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
@@ -85,6 +85,55 @@ def _take_and_say(name):
     """As a child: take the only permit."""
     write_line(RateLimiter(name, 1, 1.0).acquire())
     time.sleep(PATIENCE)
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Let seconds go by for rate limiters, and forget what this process knows: another begins."""
+    gone = [0.0]
+
+    def later(seconds, *, begins=False):
+        gone[0] += seconds
+        if begins:
+            permits.first_seen.cache_clear()
+
+    for module in (permits, rate_limiter):
+        monkeypatch.setattr(module, "clock", lambda: clock() + gone[0])
+    return later
+
+
+def test_a_process_that_begins_goes_on_from_what_others_have_seen(using, name, later):
+    limiter = RateLimiter(name, 2, 1000, using=using)
+    assert limiter.acquire(blocking=False)
+    later(900)
+    assert limiter.acquire(blocking=False)  # beside it stands that the first one counts for 900 s
+    later(0, begins=True)
+    assert not limiter.acquire(blocking=False)
+    later(90)
+    assert not limiter.acquire(blocking=False)
+    later(60)
+    assert limiter.acquire(blocking=False)
+    assert not limiter.acquire(blocking=False)
+    later(0, begins=True)
+    assert not limiter.acquire(blocking=False)
+    later(840)  # the second one counts for 990 s now
+    assert not limiter.acquire(blocking=False)
+    later(20)
+    assert limiter.acquire(blocking=False)
+
+
+def test_so_it_does_though_no_process_lives_for_a_period(using, name, later):
+    limiter = RateLimiter(name, 1, 1000, using=using)
+    assert limiter.acquire(blocking=False)
+    for _ in range(4):
+        later(200)
+        assert not limiter.acquire(blocking=False)
+        later(0, begins=True)
+        assert not limiter.acquire(blocking=False)
+    later(150)
+    assert not limiter.acquire(blocking=False)
+    later(60)
+    assert limiter.acquire(blocking=False)
 
 
 def test_first_come_first_served(using, name):
@@ -316,7 +365,7 @@ def test_a_sweep_leaves_what_counts(limiter, using):
 
 
 def test_many_grants_are_written_together(using, name, monkeypatch):
-    monkeypatch.setattr(rate_limiter, "_APART", 4)
+    monkeypatch.setattr(permits, "_APART", 4)
     limiter = RateLimiter(name, 60, LONG, using=using)
     for _ in range(30):
         assert limiter.acquire(2, blocking=False)
