@@ -280,6 +280,7 @@ class _PermitRequest:
         if not member.held or member.note_loss(self._found):
             try:
                 yield from member.joining(self._deadline)
+                self._in_doubt = False
             except LockUnavailable:
                 if self._in_doubt:  # for the second time
                     raise

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distlock import LockBusy, LockTimeout, LockUnavailable, locks
+from distlock.backends.store import Delete
 from distlock.concurrency.clock import clock
 from distlock.recipes import RateLimiter, permits, rate_limiter
+from distlock.recipes.membership import Membership
 from distlock.records.shared_backend import sweep_every_kind
 from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
@@ -282,6 +284,28 @@ def test_a_place_in_line_survives_a_lost_answer(using, name, monkeypatch):
         second.result(PATIENCE)
     assert losing.lost == 2
     assert order == ["first", "second"]
+
+
+def test_one_who_has_lost_its_place_outlasts_another_outage(using, name, monkeypatch):
+    limiter, joining = RateLimiter(name, 1, 2.0, using=using), Membership.joining
+    assert limiter.acquire()
+    is_away = [True, False, True]
+
+    def join(*args, **kwargs):
+        if is_away and is_away.pop(0):
+            raise LockUnavailable("away")
+        return joining(*args, **kwargs)
+
+    monkeypatch.setattr(Membership, "joining", join)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(limiter.acquire, timeout=PATIENCE)
+        eventually(lambda: limiter.info().waiting)
+        found = limiter._store.read(limiter._directory).records
+        places = [key for key in found if key.startswith("h/")]
+        assert limiter._store.apply(limiter._directory, [*map(Delete, places)])
+        assert take(using, name, 2, period=2.0)
+        assert waiting.result(PATIENCE)
+    assert is_away == []
 
 
 def test_processes_that_say_another_number_go_by_that(limiter, using, name):
