@@ -408,6 +408,8 @@ def test_many_grants_are_written_together(using, name, monkeypatch):
         ((3, 0), "period must be finite and greater than 0, got 0"),
         ((3, 8 * 86400), "period must be at most 604800 seconds, got 691200"),
         ((3, "60"), "period must be a number of seconds, not '60'"),
+        ((10**5000, 60), "permits must be at least 1 .*, got a"),
+        ((3, -(10**5000)), "period must be finite and greater than 0, got a"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, wrong):
