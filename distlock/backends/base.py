@@ -130,11 +130,20 @@ class BaseBackend(ABC):
     def begin_in_child(self) -> None:
         """Have nothing of the parent's, in the child of a fork: ``__init__`` is called once more.
 
-        Users, and this package, keep a backend over a fork. What is below it they do not.
+        Users, and this package, keep a backend over a fork, or its store, which gets the insides of
+        a new one. What else is below it they do not keep.
         """
-        alias, params = self.alias, self._params
-        self.__dict__ = {"alias": alias, "_params": params}  # with which an interrupt leaves it
-        self.__init__(alias, params)  # type: ignore[misc]
+        alias, params, store = self.alias, self._params, self.__dict__.get("_store")
+        kept = {} if store is None else {"_store": store}
+        self.__dict__ = {"alias": alias, "_params": params, **kept}  # as an interrupt leaves it
+        if store is not None:
+            store.__dict__ = {}  # if there will be no new one it is of no use, and hangs nobody
+        try:
+            self.__init__(alias, params)  # type: ignore[misc]
+            if store is not None:
+                store.__dict__ = vars(self.__dict__["_store"])
+        finally:
+            self.__dict__.update(kept)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"

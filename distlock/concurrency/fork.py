@@ -146,10 +146,16 @@ def _begin_in_child() -> Process:
             return current()
         return child  # or a hook has called this
     finally:
-        if parent.children.get(pid) is own:
-            if _process is parent:  # interrupted: the next one begins anew
-                del parent.children[pid]
-            own[2].set()
+        try:
+            _end_beginning(parent, pid, own)
+        finally:  # a second interrupt: signals often come in twos
+            _end_beginning(parent, pid, own)
+
+
+def _end_beginning(parent: Process, pid: int, own: tuple[int, Process, Latch]) -> None:
+    if _process is parent and parent.children.get(pid) is own:
+        del parent.children[pid]  # interrupted: the next one begins anew
+    own[2].set()
 
 
 def _wait(parent: Process, begun: Latch) -> None:

@@ -8,7 +8,6 @@ without it inside a transaction is warned.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import threading
@@ -30,6 +29,7 @@ from distlock.backends.open_transactions import (
     reads_snapshot,
     without_autocommit,
 )
+from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
@@ -193,18 +193,18 @@ class OpenTransactions:
     def _leave_soon(self) -> None:
         """Leave the hold without making the caller wait, which may be the garbage collector."""
         thread = start(self._leave, "distlock-rollback")
-        _leaving.add(thread)
+        _leaving().add(thread)
 
 
 #: Threads that leave holds of transactions that were rolled back.
-_leaving: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_leaving: fork.PerProcess[weakref.WeakSet[threading.Thread]] = fork.PerProcess(weakref.WeakSet)
 
 
-@atexit.register
+@fork.at_exit
 def _join_leaving() -> None:
     """Let the end of the process wait for them, for a moment: else a lock stays for its lease."""
     until = clock() + _AT_EXIT
-    for thread in list(_leaving):
+    for thread in list(_leaving()):
         if thread.ident is not None:
             thread.join(left(until, math.inf))
 

@@ -5,6 +5,7 @@ event       Event: one process sets it, all others see it
 latch       CountDownLatch: wait until something has happened so many times
 counter     Counter: a number that all processes add to, exactly
 rate_limiter  RateLimiter: at most so many permits in any period
+permits     what a rate limiter has granted, and since when it counts
 log         Config: one value in all processes, with versions; Topic: messages that every
             subscriber gets, in order
 following   what changes in the directory of a recipe, look by look

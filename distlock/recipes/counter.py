@@ -24,6 +24,7 @@ from distlock.records.seats import as_datetime
 from distlock.types.arguments import checked_int
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
+from distlock.types.values import shortened
 
 _VALUE = "value"
 #: what a counter can be: what fits into a column of 64 bits
@@ -93,7 +94,9 @@ class Counter(Recipe):
         before = 0 if record is None else int(record.value["value"])
         value = before + n
         if not LEAST <= value <= MOST:
-            raise OverflowError(f"n={n}: {self!r} is {before}, and has 64 bits with its sign")
+            raise OverflowError(
+                f"n={shortened(n)}: {self!r} is {before}, and has 64 bits with its sign"
+            )
         by = str(current_owner())
         return {"value": value, "by": by, "at": time.time_ns() // 1000}, value
 

@@ -9,7 +9,8 @@ Its directory has
 
 No clock of another machine is believed. A process remembers when it has seen each grant for the
 first time, by its own clock, which is after it was made. A full period later that process leaves it
-out. So after a crash, or for a process that has just begun, grants may count for too long.
+out. Beside a grant stands for how long others have seen it, so a process that has just begun goes
+on from there. The time when nobody looked is not known: grants may count for too long, never less.
 
 An answer that was lost grants nothing: whoever asks again takes its own grant out in the same
 change, and has a new one, which counts from then on.
@@ -21,10 +22,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import groupby, takewhile
+from functools import partial
+from itertools import takewhile
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
@@ -35,6 +36,7 @@ from distlock.locking.decorator import decorate
 from distlock.locking.options import LockOptions
 from distlock.locking.twins import twins
 from distlock.recipes.membership import Membership
+from distlock.recipes.permits import PERMITS, Permits, first_seen, grants_in, merged, since
 from distlock.recipes.recipe import Block, Recipe
 from distlock.records.recipe_records import Done, Plan
 from distlock.records.seats import Seats, held_key
@@ -44,25 +46,12 @@ from distlock.types.owners import current_liveness, current_owner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PERMITS = "permits"
-#: Of more grants than these, older ones that were made within a part of the period become one.
-_APART, _PARTS = 128, 64
 #: An answer that comes later is used no more, as the process was stopped: in seconds, or periods.
 _LATE, _LATE_PART = 5.0, 0.1
 #: Seconds that the first one in line may take to come, once there are permits for it.
 _PATIENCE = 1.0
-
-
-class Permits(NamedTuple):
-    """Permits that were granted together, for how many seconds they count, and when that was.
-
-    ``at`` are microseconds since 1970, by the clock of that machine.
-    """
-
-    nonce: str
-    n: int
-    period: float
-    at: int
+#: The part of the period that may be forgotten when a process ends that gets no permits.
+_KNOWN_PART = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +148,7 @@ class RateLimiter(Block, Recipe):
         """Return how many permits count now, and who waits."""
         found: Snapshot = yield self._read()
         taken = sum(one.n for one in self._counting(found))
-        record, waiting = found.records.get(_PERMITS), Seats(found).info(self.using).holders
+        record, waiting = found.records.get(PERMITS), Seats(found).info(self.using).holders
         said = {} if record is None else record.value
         rate = said.get("permits"), said.get("period")
         return RateInfo(self.name, self.using, rate[0], rate[1], taken, waiting)
@@ -191,12 +180,13 @@ class RateLimiter(Block, Recipe):
     # Inside
 
     def _counting(self, found: Snapshot) -> list[Permits]:
-        """Return the grants that count."""
-        return [one for one in _grants(found) if self._counts_until(one) > clock()]
+        """Return the grants that count, and for how long this process knows of each."""
+        counting = (one for one in grants_in(found) if self._counts_until(one) > clock())
+        return [one._replace(seen=int(clock() - since(one))) for one in counting]
 
     def _counts_until(self, grant: Permits) -> float:
         """Return until when a grant counts, by the clock of this process."""
-        return _first_seen(grant.nonce) + max(self.period, grant.period) / RELIED_ON
+        return since(grant) + max(self.period, grant.period) / RELIED_ON
 
     def _free_at(self, grants: Iterable[Permits], n: int, permits: int) -> float:
         """Return when ``n`` permits are to be had, if nobody takes any meanwhile."""
@@ -207,9 +197,15 @@ class RateLimiter(Block, Recipe):
             used, when = used - one.n, self._counts_until(one)
         return when
 
+    def _knows_more(self, grants: Iterable[Permits], found: Snapshot) -> bool:
+        """Return whether to write for how long grants have counted: now and then."""
+        most = max(1.0, self.period * _KNOWN_PART)
+        both = zip(grants, grants_in(found), strict=True)  # as all of them count
+        return any(one.seen - said.seen >= most for one, said in both)
+
     def _write(self, grants: Iterable[Permits]) -> Put:
         said = {"permits": self.permits, "period": self.period, "at": time.time_ns() // 1000}
-        return Put(_PERMITS, {**said, "by": str(current_owner()), "grants": [*map(list, grants)]})
+        return Put(PERMITS, {**said, "by": str(current_owner()), "grants": [*map(list, grants)]})
 
 
 class PermitAttempt:
@@ -247,7 +243,7 @@ class _PermitRequest:
         self._overdue, self._passed = ("", 0.0), set[str]()
         #: the last look, until when to wait after it, and for which record
         self._found = Snapshot("", 0, {})
-        self._next_look, self._behind = inf, _PERMITS
+        self._next_look, self._behind = inf, PERMITS
         #: the call that asks; one that was given up may go on, and does nothing any more
         self._call: object = None
 
@@ -274,7 +270,7 @@ class _PermitRequest:
         until = self._until(clock() + limiter._backend.settings.lease)
         done: Done = yield from limiter._patiently(self._ask, until, self._asks_again)
         if done.result is not None:
-            _first_seen(done.result)
+            first_seen(done.result)
             # Else it asks again, and what it gets takes the place of this grant.
             return clock() - self._asked_at <= max(_LATE, limiter.period * _LATE_PART)
         member.resume_renewal()
@@ -284,6 +280,7 @@ class _PermitRequest:
         if not member.held or member.note_loss(self._found):
             try:
                 yield from member.joining(self._deadline)
+                self._in_doubt = False
             except LockUnavailable:
                 if self._in_doubt:  # for the second time
                     raise
@@ -327,13 +324,13 @@ class _PermitRequest:
         free_at = limiter._free_at(grants, **first)
         if not before and not free_at:
             return self._granting(found, grants)
-        self._behind = before[-1].key if before else _PERMITS
+        self._behind = before[-1].key if before else PERMITS
         # One in each process looks by itself: it may have seen grants earlier than others.
         own = found.records.get(key) if key else None
         looks = own is None or own.session not in {one.session for one in before}
         self._next_look = (free_at or self._overdue[1] + _PATIENCE) if looks else inf
-        if len(grants) < len(_grants(found)):
-            return Plan([limiter._write(grants)], [found.unchanged(_PERMITS)])
+        if len(grants) < len(grants_in(found)) or limiter._knows_more(grants, found):
+            return Plan([limiter._write(grants)], [found.unchanged(PERMITS)])
         return Plan()
 
     def _granting(self, found: Snapshot, grants: list[Permits]) -> Plan:
@@ -343,10 +340,10 @@ class _PermitRequest:
         self._asked_at, self._may_be_granted = clock(), True
         # Those who did not come lose their places: the next one would have to wait for them, too.
         gone = [one for one in self._passed if one in found.records]
-        changes: list[Change] = [limiter._write(_merged([*grants, grant])), *map(Delete, gone)]
+        changes: list[Change] = [limiter._write(merged([*grants, grant])), *map(Delete, gone)]
         if key is None or key not in found.records:  # nobody may have come to wait
             return Plan(changes, [Unchanged(found.revision)], grant.nonce)
-        return Plan([*changes, Delete(key)], [found.unchanged(_PERMITS), Exists(key)], grant.nonce)
+        return Plan([*changes, Delete(key)], [found.unchanged(PERMITS), Exists(key)], grant.nonce)
 
     def _passes(self, first: Record, grants: list[Permits]) -> bool:
         """Return whether the first in line has had its time to come: it may be gone."""
@@ -378,39 +375,10 @@ class _PermitRequest:
 
         def decide(found: Snapshot) -> Plan:
             # It is put in any case: a request that comes late finds it changed.
-            kept = limiter._write(self._without(_grants(found), nonces))
-            return Plan([kept], [found.unchanged(_PERMITS)])
+            kept = limiter._write(self._without(grants_in(found), nonces))
+            return Plan([kept], [found.unchanged(PERMITS)])
 
         claim = Claim(limiter.name, current_owner(), backend.settings.lease, kind=limiter.kind)
-        read = partial(limiter._store.look, limiter._directory, [_PERMITS])
+        read = partial(limiter._store.look, limiter._directory, [PERMITS])
         change = partial(backend.records.change, limiter._directory, decide, read=read)
         backend.cleanup.add(claim, change)
-
-
-@lru_cache(maxsize=100_000)
-def _first_seen(nonce: str) -> float:
-    """Return when this process has seen a grant first, by its own clock; if forgotten, later."""
-    return clock()
-
-
-def _grants(found: Snapshot) -> list[Permits]:
-    record = found.records.get(_PERMITS)
-    return [] if record is None else [Permits(*one) for one in record.value["grants"]]
-
-
-def _merged(grants: list[Permits]) -> list[Permits]:
-    """Return so few grants that they fit into one record; clocks only say which become one."""
-    old, new = grants[:-_APART], grants[-_APART:]
-    span = max(one.period for one in grants) * 1e6 / _PARTS
-    while len(old) > _APART:
-        parts = [[*part] for _, part in groupby(old, partial(_part_of, span))]
-        old = [
-            part[-1]._replace(n=sum(one.n for one in part), period=max(one.period for one in part))
-            for part in parts
-        ]
-        span *= 2
-    return [*old, *new]
-
-
-def _part_of(span: float, grant: Permits) -> float:
-    return grant.at // span

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
+from distlock.concurrency import fork
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import BodyEnded
@@ -106,6 +107,7 @@ class ThreadInterrupter(BodyInterrupter):
 
     def __init__(self) -> None:
         super().__init__()
+        self._process = fork.current()
         self._ident = threading.get_ident()
         self._sent = Latch()
 
@@ -121,7 +123,8 @@ class ThreadInterrupter(BodyInterrupter):
         # not raised yet. Taking it back is no alternative: CPython 3.11 would look for it before
         # every call from then on.
         with suppress(BodyEnded):
-            self._sent.wait(threading.TIMEOUT_MAX)
+            if self._process is fork.current():  # else who was to send it is not in this process
+                self._sent.wait(threading.TIMEOUT_MAX)
             _do_nothing()
 
 

@@ -108,7 +108,8 @@ def checked_count(argument: str, count: object) -> int:
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{argument} must be a whole number, not {count!r}")
     if not 1 <= count < ALL_SEATS:
-        raise ValueError(f"{argument} must be at least 1 and less than {ALL_SEATS}, got {count!r}")
+        got = shortened(count)
+        raise ValueError(f"{argument} must be at least 1 and less than {ALL_SEATS}, got {got}")
     return count
 
 
@@ -143,7 +144,8 @@ def checked_seconds(argument: str, value: object) -> float:
     """Return the seconds for which a lock may be taken; TypeError or ValueError for others."""
     seconds = _number(argument, value)
     if not math.isfinite(seconds) or seconds <= 0:
-        raise ValueError(f"{argument} must be finite and greater than 0, got {value!r}")
+        got = shortened(value)
+        raise ValueError(f"{argument} must be finite and greater than 0, got {got}")
     if seconds > LONGEST_LEASE:
         raise ValueError(f"{argument} must be at most {LONGEST_LEASE} seconds, got {value!r}")
     return seconds
@@ -210,9 +212,10 @@ def waiting_limit(blocking: bool, timeout: float | None) -> tuple[bool, float | 
             f"can't specify a timeout for a non-blocking call, got timeout={timeout!r}"
         )
     if seconds < 0:
-        raise ValueError(f"timeout must be a non-negative number, got {timeout!r}")
+        raise ValueError(f"timeout must be a non-negative number, got {shortened(timeout)}")
     if seconds > threading.TIMEOUT_MAX:
-        raise OverflowError(f"timeout is too large, got {timeout!r}; use None to wait for ever")
+        got = shortened(timeout)
+        raise OverflowError(f"timeout is too large, got {got}; use None to wait for ever")
     return seconds > 0, seconds
 
 

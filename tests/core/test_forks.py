@@ -4,16 +4,26 @@ import contextlib
 import gc
 import os
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.dispatch import Signal
 
 from distlock import Lock, locks
+from distlock.backends.database.sqlite_session import gate
 from distlock.backends.local import LocalBackend
+from distlock.backends.store import Put
+from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
+from distlock.exceptions import BodyEnded
+from distlock.locking import until_commit
+from distlock.locking.until_commit import OpenTransactions
 from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
+from distlock.runtime.interrupters import ThreadInterrupter, body_interrupter
 from distlock.signals import lock_acquired
+from distlock.types.lease import Kind, LockKey
 from tests.children import write_line
 from tests.contract.forks import WAYS, forked
 from tests.contract.watch import eventually
@@ -75,6 +85,52 @@ def test_a_backend_that_cannot_begin_in_the_child_keeps_no_other_the_parents(set
         assert in_child(look, way) == 0
 
 
+@pytest.mark.every_day_on("local", "postgresql")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_is_kept_over_a_fork_is_that_of_the_child(
+    kind, backend_settings, settings, name, way
+):
+    """Even if another thread had its mutexes at the fork, and had waited for it before."""
+    settings.DISTLOCK = backend_settings(kind)
+    store, directory = locks["default"].store, LockKey("default", Kind.GROUP, name).directory
+    session = store.open_session(30.0)
+    store.apply(directory, [Put("seen", {"by": "parent"})], ())
+    held = [one for one in mutexes() if one is not gate.closed]  # a fork waits for that one
+    all_held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        for mutex in held:
+            mutex.acquire()
+        all_held.set()
+        go_on.wait(60)
+        for mutex in held:
+            mutex.release()
+
+    def use():
+        assert locks["default"].store is store
+        own = store.open_session(30.0)
+        store.apply(directory, [Put("own", {"by": "child"}, session=own.id)], ())
+        seen = sorted(store.read(directory).records)
+        store.end_session(own.id)
+        return seen
+
+    def use_in_a_grandchild():
+        return use(), forked(use, way=way)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert all_held.wait(60)
+    try:
+        found = forked(use_in_a_grandchild, way=way)
+    finally:
+        go_on.set()
+        holding.join()
+    inherited = [] if kind == "local" else ["seen"]
+    assert found == (sorted(["own", *inherited]), sorted(["own", *inherited]))
+    assert session.id in store.renew([session.id], ()).alive
+    store.end_session(session.id)
+
+
 def test_the_child_may_forget_the_threads_of_its_parent(way):
     """CPython from 3.13 on crashes if it deletes one whose memory the child has given back."""
     ended, end = threading.Event(), threading.Event()
@@ -93,6 +149,52 @@ def test_the_child_may_forget_the_threads_of_its_parent(way):
         forked(forget, way=way)
     finally:
         end.set()
+
+
+def test_the_end_of_a_child_waits_for_no_thread_of_its_parent(way):
+    """One that frees what a rolled back transaction had kept: it is not there in the child."""
+    ended, transactions = threading.Event(), SimpleNamespace(_leave=lambda: ended.wait(60))
+    OpenTransactions._leave_soon(transactions)
+
+    def end():
+        began = clock()
+        until_commit._join_leaving()
+        return clock() - began
+
+    try:
+        assert forked(end, way=way) < 1
+    finally:
+        ended.set()
+
+
+def test_a_loss_that_another_thread_was_telling_of_at_the_fork_hangs_no_child(monkeypatch, way):
+    """It was about to raise in the body of this thread, which goes on in the child."""
+    inside, go_on, codes = threading.Event(), threading.Event(), []
+    lease = SimpleNamespace(claim=SimpleNamespace(kind="lock"), name="stock", token=1)
+
+    def be_about_to_raise(body, loss):
+        inside.set()
+        go_on.wait(60)
+        body._sent.set()
+
+    def leave(body):
+        with pytest.raises(BodyEnded), body:
+            assert inside.wait(60)
+
+    def run_a_body():
+        body = body_interrupter()
+        telling = threading.Thread(target=body.on_lost, args=(lease,))
+        telling.start()
+        codes.append(in_child(partial(leave, body), way))
+        go_on.set()
+        telling.join()
+        leave(body)
+
+    monkeypatch.setattr(ThreadInterrupter, "raise_in_body", be_about_to_raise)
+    running = threading.Thread(target=run_a_body)
+    running.start()
+    running.join(60)
+    assert codes == [0]
 
 
 def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child(way):
@@ -158,7 +260,7 @@ def mutexes():
     """Return the mutexes of the package that are there now, apart from what is waited for."""
     found = {}
     for obj in gc.get_objects():
-        if type(obj).__module__.startswith("distlock.") or type(obj) is Signal:
+        if str(type(obj).__module__).startswith("distlock.") or type(obj) is Signal:
             names = [*getattr(type(obj), "__slots__", ()), *getattr(obj, "__dict__", ())]
             for value in (getattr(obj, name, None) for name in names):
                 if isinstance(value, MUTEXES) and type(obj) is not Latch:

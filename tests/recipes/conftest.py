@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from distlock import locks
-from distlock.backends import background, shared
+from distlock.backends import background
 from distlock.recipes import Queue
+from distlock.records import shared_backend
 from tests import kinds
 from tests.contract.actor_process import ProcessActor
 from tests.contract.actors import PATIENCE
@@ -55,13 +56,13 @@ def soon_given_up(monkeypatch):
 @pytest.fixture
 def only_hints(monkeypatch):
     """Nobody looks by itself meanwhile, but those who are told that there is something to see."""
-    monkeypatch.setattr(shared.SharedBackend, "pause", UNHURRIED)
+    monkeypatch.setattr(shared_backend.SharedBackend, "pause", UNHURRIED)
 
 
 @pytest.fixture
 def nobody_is_passed_over(monkeypatch):
     """Who could have its seats keeps its place, however long it takes to take them."""
-    monkeypatch.setattr(shared, "_PATIENCE", 2 * PATIENCE)
+    monkeypatch.setattr(shared_backend, "_PATIENCE", 2 * PATIENCE)
 
 
 @pytest.fixture

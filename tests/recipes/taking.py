@@ -1,7 +1,8 @@
 """How actors take the seats of a semaphore, and who has them."""
 
-from distlock.backends import background, shared
+from distlock.backends import background
 from distlock.recipes import Semaphore
+from distlock.records import shared_backend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -18,7 +19,7 @@ def take(actor, name, value=3, **options):
 
 def be_patient():
     """As a process of an actor: do not think that others are gone, for as long as a test takes."""
-    background.LAST_ANSWER, shared._PATIENCE = PATIENCE / 2, 2 * PATIENCE
+    background.LAST_ANSWER, shared_backend._PATIENCE = PATIENCE / 2, 2 * PATIENCE
 
 
 def in_queue(using, name, recipe=Semaphore):

@@ -74,6 +74,8 @@ def test_it_has_64_bits(counter):
     counter.add(MOST)
     with pytest.raises(OverflowError, match="n=1: .*is 9223372036854775807"):
         counter.add(1)
+    with pytest.raises(OverflowError, match="n=a.* int.*: .*is 9223372036854775807"):
+        counter.add(10**5000)  # Python makes no text of it
     assert counter.get() == MOST
 
 

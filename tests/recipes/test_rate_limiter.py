@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distlock import LockBusy, LockTimeout, LockUnavailable, locks
+from distlock.backends.store import Delete
 from distlock.concurrency.clock import clock
-from distlock.recipes import RateLimiter, rate_limiter
+from distlock.recipes import RateLimiter, permits, rate_limiter
+from distlock.recipes.membership import Membership
 from distlock.records.shared_backend import sweep_every_kind
 from distlock.registry import KEPT
 from distlock.types.arguments import LONGEST_PERIOD
@@ -85,6 +87,55 @@ def _take_and_say(name):
     """As a child: take the only permit."""
     write_line(RateLimiter(name, 1, 1.0).acquire())
     time.sleep(PATIENCE)
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Let seconds go by for rate limiters, and forget what this process knows: another begins."""
+    gone = [0.0]
+
+    def later(seconds, *, begins=False):
+        gone[0] += seconds
+        if begins:
+            permits.first_seen.cache_clear()
+
+    for module in (permits, rate_limiter):
+        monkeypatch.setattr(module, "clock", lambda: clock() + gone[0])
+    return later
+
+
+def test_a_process_that_begins_goes_on_from_what_others_have_seen(using, name, later):
+    limiter = RateLimiter(name, 2, 1000, using=using)
+    assert limiter.acquire(blocking=False)
+    later(900)
+    assert limiter.acquire(blocking=False)  # beside it stands that the first one counts for 900 s
+    later(0, begins=True)
+    assert not limiter.acquire(blocking=False)
+    later(90)
+    assert not limiter.acquire(blocking=False)
+    later(60)
+    assert limiter.acquire(blocking=False)
+    assert not limiter.acquire(blocking=False)
+    later(0, begins=True)
+    assert not limiter.acquire(blocking=False)
+    later(840)  # the second one counts for 990 s now
+    assert not limiter.acquire(blocking=False)
+    later(20)
+    assert limiter.acquire(blocking=False)
+
+
+def test_so_it_does_though_no_process_lives_for_a_period(using, name, later):
+    limiter = RateLimiter(name, 1, 1000, using=using)
+    assert limiter.acquire(blocking=False)
+    for _ in range(4):
+        later(200)
+        assert not limiter.acquire(blocking=False)
+        later(0, begins=True)
+        assert not limiter.acquire(blocking=False)
+    later(150)
+    assert not limiter.acquire(blocking=False)
+    later(60)
+    assert limiter.acquire(blocking=False)
 
 
 def test_first_come_first_served(using, name):
@@ -235,6 +286,28 @@ def test_a_place_in_line_survives_a_lost_answer(using, name, monkeypatch):
     assert order == ["first", "second"]
 
 
+def test_one_who_has_lost_its_place_outlasts_another_outage(using, name, monkeypatch):
+    limiter, joining = RateLimiter(name, 1, 2.0, using=using), Membership.joining
+    assert limiter.acquire()
+    is_away = [True, False, True]
+
+    def join(*args, **kwargs):
+        if is_away and is_away.pop(0):
+            raise LockUnavailable("away")
+        return joining(*args, **kwargs)
+
+    monkeypatch.setattr(Membership, "joining", join)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(limiter.acquire, timeout=PATIENCE)
+        eventually(lambda: limiter.info().waiting)
+        found = limiter._store.read(limiter._directory).records
+        places = [key for key in found if key.startswith("h/")]
+        assert limiter._store.apply(limiter._directory, [*map(Delete, places)])
+        assert take(using, name, 2, period=2.0)
+        assert waiting.result(PATIENCE)
+    assert is_away == []
+
+
 def test_processes_that_say_another_number_go_by_that(limiter, using, name):
     assert limiter.acquire(3)
     assert take(using, name, 5, 2)
@@ -316,7 +389,7 @@ def test_a_sweep_leaves_what_counts(limiter, using):
 
 
 def test_many_grants_are_written_together(using, name, monkeypatch):
-    monkeypatch.setattr(rate_limiter, "_APART", 4)
+    monkeypatch.setattr(permits, "_APART", 4)
     limiter = RateLimiter(name, 60, LONG, using=using)
     for _ in range(30):
         assert limiter.acquire(2, blocking=False)
@@ -335,6 +408,8 @@ def test_many_grants_are_written_together(using, name, monkeypatch):
         ((3, 0), "period must be finite and greater than 0, got 0"),
         ((3, 8 * 86400), "period must be at most 604800 seconds, got 691200"),
         ((3, "60"), "period must be a number of seconds, not '60'"),
+        ((10**5000, 60), "permits must be at least 1 .*, got a"),
+        ((3, -(10**5000)), "period must be finite and greater than 0, got a"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, wrong):

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
@@ -204,15 +205,21 @@ def test_what_is_of_the_parent_is_not_deleted_in_the_child(way):
     assert forked(use, way=way) == []
 
 
-def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypatch):
-    """At any moment of it: the child is one process then, without connections, and can work."""
+@pytest.mark.parametrize("first", [False, True], ids=["one", "two in a row"])
+def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypatch, first):
+    """At any moment of it: the child is one process then, without connections, and can work.
+
+    With ``first`` there is one more before, at a moment that is always the same.
+    """
 
     class Counted:
         def __init__(self):
-            self.left = 0
+            self.left, self.interrupts = 0, False
             fork.current().connections.add(self)
 
         def leave_to_parent(self):
+            if self.interrupts:
+                raise KeyboardInterrupt
             self.left += 1
 
     def begin():
@@ -223,8 +230,10 @@ def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypa
 
     def look():
         for moment in range(1, moments_of(begin) + 1):
-            thing.left, seen = 0, []
-            interrupted(begin, moment)
+            thing.left, thing.interrupts, seen = 0, first, []
+            with suppress(KeyboardInterrupt):  # where the second one comes too late
+                interrupted(begin, moment)
+            thing.interrupts = False
             other = threading.Thread(target=lambda: seen.append(fork.current()))  # noqa: B023
             other.start()
             seen.append(fork.current())
