@@ -26,6 +26,7 @@ from distlock.commands.verbs import Verb
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import NotSupported
 from distlock.fan_out import TIMEOUT, ping
+from distlock.recipes.description import Description
 from distlock.recipes.election import Election
 from distlock.recipes.recipe import names_of
 from distlock.registry import BY_KIND
@@ -90,15 +91,17 @@ def _look(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], l
 
 def _in_use(backend: BaseBackend) -> Iterator[LockInfo | list[Problem]]:
     yield from locks_in_use(backend)
-    with suppress(NotSupported):
-        for kind, entry in BY_KIND.items():
-            if entry.description.watched:
-                names = names_of(kind, backend.alias)
-                for name, report in together(
-                    names, partial(entry.description.report, backend.alias)
-                ):
-                    wrong = entry.description.problems(report)
-                    yield [Problem(each, backend.alias, kind, name, text) for each, text in wrong]
+    for kind, entry in BY_KIND.items():
+        if entry.description.watched:
+            with suppress(NotSupported):
+                yield from _watched(backend.alias, kind, entry.description)
+
+
+def _watched(alias: str, kind: Kind, description: Description[Any]) -> Iterator[list[Problem]]:
+    reports = together(names_of(kind, alias), partial(description.report, alias))
+    for called, report in reports:
+        wrong = description.problems(report)
+        yield [Problem(each, alias, kind, called, text) for each, text in wrong]
 
 
 def _problems(found: LockInfo | list[Problem]) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import methodcaller
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.work import Work
@@ -79,7 +80,7 @@ class Holds:
         with self._mutex:
             if hold.named and (earlier := self._holds.get(known_by)):
                 inside = (*earlier.earlier_entries, *earlier.entries)  # of a hold that was lost
-                hold.earlier_entries = [entry for entry in inside if entry.is_alive()]
+                hold.earlier_entries = list(filter(methodcaller("is_alive"), inside))
             if len(self._holds) > self._limit:
                 self._forget_leftovers()
             self._holds[known_by] = hold

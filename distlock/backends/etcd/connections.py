@@ -56,8 +56,10 @@ class Response:
 class _OpenSocket:
     """Has a socket, with which the child of a fork has nothing to do."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+    _socket: socket.socket
+
+    def _keep(self) -> None:
+        """Have a child of a fork call leave_to_parent(), from now on."""
         fork.current().connections.add(self)
 
     def leave_to_parent(self) -> None:
@@ -78,9 +80,10 @@ class _Connection(_OpenSocket):
     """
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> None:
-        super().__init__(_connected(endpoint, tls, deadline))
+        self._socket = _connected(endpoint, tls, deadline)  # at once: __del__() closes it
         self._file = self._socket.makefile("rb")
         self._goes_on = True
+        self._keep()
 
     @property
     def is_usable(self) -> bool:
@@ -93,9 +96,9 @@ class _Connection(_OpenSocket):
 
     def close(self) -> None:
         """Close it in this process."""
-        with suppress(OSError, AttributeError):  # it may not have been made to the end
-            self._file.close()
-            self._socket.close()
+        for each in ("_file", "_socket"):  # it may not have been made to the end
+            with suppress(OSError, AttributeError):
+                getattr(self, each).close()
 
     def __del__(self) -> None:
         self.close()  # an interrupt has left it to nobody
@@ -226,9 +229,9 @@ class Stream(_OpenSocket):
     """An answer that goes on: documents, one on a line."""
 
     def __init__(self, sock: socket.socket, response: HTTPResponse) -> None:
-        super().__init__(sock)
-        self._response = response
+        self._socket, self._response = sock, response
         self.status = response.status
+        self._keep()
 
     def line(self, seconds: float) -> bytes | None:
         """Return the next line: empty at the end, None if nothing comes for so long."""
