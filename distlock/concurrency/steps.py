@@ -15,7 +15,8 @@ in a thread, arun() in an asyncio task::
     lease = await arun(acquire(pending, deadline))
 
 Whatever a step raises is raised at its ``yield``, also Ctrl-C, a soft time limit, and the
-cancellation of a task. So is an interrupt between two steps: the step may or may not have been
+cancellation of a task. In the child of a fork that goes on with its parent's body the step raises
+a LockError there. So is an interrupt between two steps: the step may or may not have been
 done. A coroutine that is collected as garbage, or a second interrupt between two steps, arrives
 there as GeneratorExit: then the body must not yield again, so it leaves a clean-up that has to wait
 to another thread.
@@ -28,6 +29,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from os import getpid
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from distlock.concurrency import fork
@@ -55,12 +57,17 @@ def run(steps: Steps[T]) -> T:
     """Run a body in this thread, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
+    pid = getpid()
     try:
         while True:
             try:
                 step, value = resume(value), None
                 while True:  # with its end inside the `try`: an interrupt may come there, too
-                    step = steps.send(step.run())
+                    value = step.run()
+                    if getpid() != pid:
+                        pid = getpid()
+                        raise _went_on_in_child()
+                    step, value = steps.send(value), None
             except BaseException as error:  # the body decides what ends it
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # it has ended
                     # No call from here on, so no interrupt until the caller has the result.
@@ -72,6 +79,14 @@ def run(steps: Steps[T]) -> T:
         value = None  # the error's traceback has this frame: a cycle would keep both
         if steps.gi_frame is not None:  # type: ignore[attr-defined]
             steps.close()
+
+
+def _went_on_in_child() -> LockError:
+    """Return what ends a body in the child of a fork: what it asks for would be granted to both."""
+    return LockError(
+        "this process was forked in the middle of an operation of distlock, with which its parent"
+        " goes on; it has taken nothing here"
+    )
 
 
 def run_soon(steps: Steps[object]) -> None:
@@ -91,12 +106,17 @@ async def arun(steps: Steps[T]) -> T:
     """Run a body in this task, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
+    pid = getpid()
     try:
         while True:
             try:
                 step, value = resume(value), None
                 while True:
-                    step = steps.send(await step.arun())
+                    value = await step.arun()
+                    if getpid() != pid:
+                        pid = getpid()
+                        raise _went_on_in_child()
+                    step, value = steps.send(value), None
             except GeneratorExit:  # nothing can be awaited any more
                 fork.current()  # the request may be the parent's, which goes on with it
                 raise

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -17,13 +18,14 @@ from distlock.backends.store import Put
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
-from distlock.exceptions import BodyEnded
+from distlock.exceptions import BodyEnded, LockError
 from distlock.locking import until_commit
 from distlock.locking.until_commit import OpenTransactions
 from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
 from distlock.runtime.interrupters import ThreadInterrupter, body_interrupter
 from distlock.signals import lock_acquired
-from distlock.types.lease import Kind, LockKey
+from distlock.types.lease import Claim, Kind, LockKey
+from distlock.types.owners import current_owner
 from tests.children import write_line
 from tests.contract.forks import WAYS, forked
 from tests.contract.watch import eventually
@@ -129,6 +131,40 @@ def test_a_store_that_is_kept_over_a_fork_is_that_of_the_child(
     assert found == (sorted(["own", *inherited]), sorted(["own", *inherited]))
     assert session.id in store.renew([session.id], ()).alive
     store.end_session(session.id)
+
+
+@pytest.mark.every_day_on("sqlite", "postgresql")
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_request_that_goes_on_in_parent_and_child_is_granted_to_one(
+    kind, backend_settings, settings, name, way
+):
+    """A signal handler forks, and returns in both; with gevent, all greenlets go on in both."""
+    settings.DISTLOCK = backend_settings(kind)
+    backend, parent, lock, codes = locks["default"], os.getpid(), Lock(name), []
+    first = backend.try_acquire(Claim(name, current_owner(), 60.0))
+
+    def fork_here(*_):
+        codes.append(WAYS[way]())
+        if os.getpid() != parent:
+            threading.Timer(15, os._exit, [9]).start()
+        else:
+            threading.Thread(target=backend.release, args=(first,)).start()
+
+    before = signal.signal(signal.SIGUSR1, fork_here)
+    main = threading.main_thread().ident
+    threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGUSR1]).start()
+    code = 1
+    try:
+        got = lock.acquire(timeout=4)
+    except LockError:
+        code = 0
+    finally:
+        if os.getpid() != parent:
+            os._exit(code)
+        signal.signal(signal.SIGUSR1, before)
+    assert got and os.waitpid(codes[0], 0)[1] == 0
+    lock.verify()
+    lock.release()
 
 
 def test_the_child_may_forget_the_threads_of_its_parent(way):
