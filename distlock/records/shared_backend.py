@@ -275,7 +275,9 @@ class SharedBackend(BaseBackend):
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
-        return self.inspect(self._directory(claim), deadline).state is State.HELD
+        # Not by inspect(): what that returns may have been read some moments ago, see together().
+        found = self._store.read(self._directory(claim), deadline)
+        return Seats(found).info(self.alias).state is State.HELD
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""

@@ -13,9 +13,11 @@ from distlock import (
     ReleasedInTransaction,
     locks,
 )
+from distlock.backends.reading import together
 from distlock.locking.run_under import run_under
 from distlock.recipes import Semaphore
-from distlock.types.lease import Kind
+from distlock.records.shared_backend import shared_locks
+from distlock.types.lease import Claim, Kind
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, steadily, waits
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -253,6 +255,19 @@ class TestInfo:
             broken.release()
         stays.verify()
         assert Semaphore(name, using=using).info().taken == 1
+
+
+def test_what_an_acquire_goes_by_is_never_read_ahead(using, name):
+    """As in a handler of a signal that comes while somebody makes a list."""
+    backend, semaphore = shared_locks(locks[using]), Semaphore(name, 1, using=using)
+    claim = Claim(name, "somebody", 30.0, kind=Kind.SEMAPHORE)
+
+    def look(_):
+        before = backend.is_held(claim)
+        with semaphore:
+            return before, backend.is_held(claim)
+
+    assert dict(together([name], look)) == {name: (False, True)}
 
 
 @pytest.mark.django_db(transaction=True)
