@@ -322,7 +322,7 @@ def perform(
         done = Effect() if done is True else done
         level = messages.WARNING if done.why else messages.SUCCESS
         said, what, log = action.done, done.count or what, action.log
-        why = one_line(done.why) if isinstance(done.why, Exception) else done.why
+        why = _why_no_more(request, done.why)
         values |= done.values
     messages.add_message(request, level, format_html("{} {} {}", said, what, why))
     if log:
@@ -330,3 +330,11 @@ def perform(
         # What was done the recipe has recorded by itself.
         asked = action.name if isinstance(done, LockError) else ""
         write_log(request, LockKey(ref.alias, kind, ref.name), log, values, asked)
+
+
+def _why_no_more(request: HttpRequest, why: Text | Exception) -> Text:
+    """Return what is said of why something was not done for all."""
+    if isinstance(why, LockError):
+        hidden = _("What the error says is shown only to users who may see the texts of errors.")
+        return error_text(request, one_line(why)) or hidden
+    return one_line(why) if isinstance(why, Exception) else why

@@ -297,10 +297,10 @@ def _shell_word(name: str) -> str:
 def text_of(cell: Cell) -> object:
     """Return what a terminal shows of a cell, see as_text()."""
     value = cell.value
-    if value is None or value == "":
-        return None
     if cell.code:
         return cell.code
+    if value is None or value == "":
+        return None
     match cell.format:
         case "number" | "owner" | "moment":
             return value

@@ -62,8 +62,8 @@ class Cell:
     """One value. None is drawn as a dash, ``hint`` below it in small letters.
 
     ``style`` is the colour of a state: held, expiring, expired, suspended or free. ``code`` is what
-    a terminal shows in place of a label. ``link`` is the address that it leads to. A confidential
-    text is that of an error, which is drawn only for users who may see such texts.
+    a terminal shows in place of a label, or of none. ``link`` is the address that it leads to. A
+    confidential text is that of an error, which is drawn only for users who may see such texts.
     """
 
     value: Any

@@ -159,7 +159,7 @@ def _since(report: ElectionInfo) -> datetime | None:
 
 _CANDIDATE: Columns[Candidate] = (
     (_("Candidate"), lambda one: Cell(one.name, "mono")),
-    (_("State"), lambda one: Cell(None) if one.term is None else _WHY[""]),
+    (_("State"), lambda one: Cell(None, code="waits") if one.term is None else _WHY[""]),
     (_("Owner"), lambda one: Cell(one.owner, "owner")),
     (_("Stands for"), lambda one: Cell(one.since, "age")),
     (_("Priority"), lambda one: Cell(one.priority, "number")),

@@ -7,6 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.urls import reverse
 
+from distlock.exceptions import LockUnavailable
 from distlock.models import AuditEntry
 from distlock.recipes import Queue, queue_actions
 from distlock.recipes.description import Ref
@@ -170,6 +171,32 @@ def test_all_are_put_back_until_the_queue_is_full(letters, client):
     assert 'class="warning"' in done
     assert letters.info().dead == 5
     assert "Nothing was done" in do(client, "retry", target="dead")
+
+
+@pytest.mark.parametrize(("more", "seen"), [((), False), (("view_error_text",), True)])
+def test_the_error_that_ends_a_change_in_bulk_is_only_for_those_who_may_see_it(
+    letters,
+    client_with,  # noqa: F811
+    monkeypatch,
+    more,
+    seen,
+):
+    bury(letters, *range(4))
+    monkeypatch.setattr(queue_actions, "MOST_LETTERS", 2)
+    discard, calls = Queue.discard, []
+
+    def fail_later(queue, *args, **options):
+        calls.append(queue)
+        if len(calls) > 1:
+            raise LockUnavailable("no answer from db7.internal:5432")
+        return discard(queue, *args, **options)
+
+    monkeypatch.setattr(Queue, "discard", fail_later)
+    done = do(client_with(*RIGHTS, *more), "discard", target="dead")
+    assert "discarded: 2." in done
+    assert 'class="warning"' in done
+    assert ("db7.internal" in done) == seen
+    assert ("What the error says is shown only to" in done) != seen
 
 
 def test_what_has_died_since_it_was_shown_is_left_alone(letters, client):

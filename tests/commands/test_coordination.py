@@ -28,6 +28,7 @@ from distlock.recipes import (
     RateLimiter,
     Topic,
 )
+from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
 
@@ -96,6 +97,19 @@ class TestElection:
         assert re.search(r"ada +leads .*zone", shown)
         found = run_json("election", "show", "scheduler")
         assert [one["term"] for one in found["candidates"]] == [leader.term]
+
+    def test_who_waits_in_it_is_told_from_who_leads(self, shared, run):
+        leader, other = Election("scheduler", "ada"), Election("scheduler", "bob")
+        leader.campaign()
+        thread = threading.Thread(target=other.campaign, daemon=True)
+        thread.start()
+        eventually(lambda: len(leader.candidates()) == 2)
+        shown = run("election", "show", "scheduler").out
+        leader.resign()
+        thread.join(10)
+        other.resign()
+        assert re.search(r"ada +leads ", shown)
+        assert re.search(r"bob +waits ", shown)
 
     def test_its_history_tells_who_has_led(self, leader, run, run_json):
         term = leader.term

@@ -45,6 +45,13 @@ def test_no_letter_of_a_search_stands_for_others(backend):
         assert page.found == measure.found == len(page.locks)
 
 
+def test_a_search_that_no_text_can_have_finds_nothing(backend):
+    assert backend.try_acquire(claim("lock"))
+    for search in ("\0", "\0lock", "lo\0", "x" * 60_000, "%" * 60_000):
+        page = backend.page(LockQuery(search=search))
+        assert (page.locks, page.found, page.counts.held) == ((), 0, 1), search[:5]
+
+
 def test_hosts_are_counted_each_by_itself(backend, database):
     names = [f"web-{number}" for number in range(200)] + ["Web-1", "\u00fcber", "uber"]
     for host in names:

@@ -19,7 +19,7 @@ from distlock.backends.database.statements import (
     named_values,
 )
 from distlock.backends.database.wait_manager import WaitManager
-from distlock.types.lease import LockInfo, Waiting
+from distlock.types.lease import MAX_DESCRIPTION, LockInfo, Waiting
 from distlock.types.owners import NAMED, RESERVED
 from distlock.types.query import (
     SOON_PART,
@@ -176,6 +176,8 @@ def _search_sql(
     dialect: Dialect, search: str, awaited: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the condition of query.matches_search(), or that the name is one of ``awaited``."""
+    if "\0" in search or len(search) > MAX_DESCRIPTION:  # no text has it, and LIKE cannot cope
+        return "1 = 0", {}
     contains, begins = dialect.CONTAINS.format, dialect.BEGINS.format
     who = dialect.WHO if ":" in search else "host"  # with which it begins, and then comes a colon
     ways = [
