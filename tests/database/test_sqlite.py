@@ -10,7 +10,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from distlock import Lock, LockLost, locks
-from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
