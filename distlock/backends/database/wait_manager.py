@@ -262,7 +262,7 @@ class WaitManager:
             sent_at = clock()
             take = partial(self.rows.take_if_no_waiters, claim)
             token = self.pool.work(take, deadline)
-        except errors.SerializationFailure:
+        except errors.SerializationFailure:  # someone is writing the row at the moment
             return None
         except errors.RowLocked as failed:
             evidence.row_locked = failed
