@@ -177,7 +177,7 @@ class Call:
     interrupt may come at any moment of the call, so the body has to undo it then.
     """
 
-    __slots__ = ("_deadline", "_executor", "_function", "_undo")
+    __slots__ = ("_deadline", "_executor", "_function", "_undo", "run")
 
     def __init__(
         self,
@@ -191,9 +191,7 @@ class Call:
         self._deadline = deadline
         self._undo = undo
         self._executor = executor
-
-    def run(self) -> object:
-        return self._function(self._deadline)
+        self.run = partial(function, deadline)
 
     async def arun(self) -> object:
         return await self._executor.run(self._function, self._deadline, undo=self._undo)

@@ -60,7 +60,7 @@ class Work:
     @property
     def is_here(self) -> bool:
         """Whether it is of the current thread."""
-        return self._strand is current_strand()
+        return self._strand is current_work()[0]
 
     def is_inside(self, other: Work) -> bool:
         """Return whether ``other`` is this one, or around it."""
@@ -208,8 +208,11 @@ class Strand:
 _local = threading.local()
 
 
-def current_strand() -> Strand:
-    """Return what is known of the thread, or greenlet, that runs this."""
+def current_work() -> tuple[Strand, Work | None]:
+    """Return what is known of the thread, or greenlet, that runs this, and its piece of work.
+
+    That is None outside of all.
+    """
     # Not only by the local: it is of all greenlets of a thread if gevent came after this import.
     # Not only by the thread: Python 3.11 and 3.12 give a thread that is not theirs the object of an
     # earlier one, which had the same ident.
@@ -224,23 +227,17 @@ def current_strand() -> Strand:
         if strand is None:
             strand = strands[thread] = Strand(thread)
         _local.strand = strand
-    return strand
-
-
-def work_on(strand: Strand) -> Work | None:
-    """Return the piece of work that the current thread is doing; None outside of all."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name not in JOB_FUNCTIONS:
         frame = frame.f_back
     if frame is None and not strand.marks:
-        return None  # the usual case
-    return _inner(strand.mark(), strand.job(frame))
+        return strand, None  # the usual case
+    return strand, _inner(strand.mark(), strand.job(frame))
 
 
 def new_work() -> Work:
     """Return a piece of work of the current thread that is to begin."""
-    strand = current_strand()
-    return Work(strand, work_on(strand))
+    return Work(*current_work())
 
 
 def _inner(mark: Work | None, job: Work | None) -> Work | None:

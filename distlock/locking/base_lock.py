@@ -6,6 +6,7 @@ backend for. All else is here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -77,9 +78,10 @@ class BaseLock(BlockLock):
 
     # Taking and leaving
 
-    @refuse_in_event_loop
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
         """See acquire(); return who has it now, None for False."""
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop("acquire")
         refuse_reentry()
         began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
@@ -99,7 +101,6 @@ class BaseLock(BlockLock):
         is_held = await arun(manager().acquire(request))
         return request.claim.owner if is_held else self._refused(request)
 
-    @refuse_in_event_loop
     def release(self) -> None:
         """Leave the lock once; it is free when it was left as often as it was entered.
 
@@ -110,6 +111,8 @@ class BaseLock(BlockLock):
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop("release")
         if must_leave_elsewhere():
             manager().release_soon(self._key, self._current_owner, self)
         else:

@@ -162,7 +162,11 @@ class BlockLock:
         return Attempt(self)
 
     def __enter__(self) -> Self:
-        owner = self._enter()
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        owner = self._take() if self._has_own_acquire else self._acquire()
+        if owner is None:
+            raise self._busy(self._options)
         self._blocks.begin(sys._getframe(1), owner)
         return self
 
@@ -187,7 +191,11 @@ class BlockLock:
         return self._abegin(sys._getframe(1))
 
     async def _abegin(self, frame: FrameType) -> Self:
-        owner = await self._aenter()
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
+        owner = await (self._atake() if self._has_own_acquire else self._aacquire())
+        if owner is None:
+            raise self._busy(self._options)
         self._blocks.begin(frame, owner)
         return self
 
@@ -268,24 +276,6 @@ class BlockLock:
     async def _atake(self, *blocking: bool | None) -> Owner | None:
         """See _take()."""
         return self._current_owner if await self.aacquire(*blocking) else None
-
-    def _enter(self) -> Owner:
-        """Take it for a block; LockBusy or LockTimeout if someone else has it."""
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        owner = self._take() if self._has_own_acquire else self._acquire()
-        if owner is None:
-            raise self._busy(self._options)
-        return owner
-
-    async def _aenter(self) -> Owner:
-        """See _enter()."""
-        if self._options.on_busy == "skip":
-            self._options.refuse_block(self)
-        owner = await (self._atake() if self._has_own_acquire else self._aacquire())
-        if owner is None:
-            raise self._busy(self._options)
-        return owner
 
     async def _aend_block(self, frame: FrameType, exc: BaseException | None) -> None:
         current = self._current_owner

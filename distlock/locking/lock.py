@@ -234,7 +234,10 @@ def transaction_under(
     first, *others = parts
     backend = first._backend
     backend.check_atomic(using, first._hold.lease if lock.held else None)
-    lock._enter()
+    if lock._options.on_busy == "skip":
+        lock._options.refuse_block(lock)
+    if not lock.acquire():
+        raise lock._busy(lock._options)
     is_part = False
     try:
         hold, leases = first._hold, [part._hold.lease for part in others]

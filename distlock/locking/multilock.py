@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -126,13 +127,14 @@ class MultiLock(BlockLock):
         """
         return self._acquire(blocking, timeout) is not None
 
-    @refuse_in_event_loop
     def release(self) -> None:
         """Leave all locks once, in reverse order; an error of one does not keep it from the others.
 
         Raises LockLost if one had been lost, and then LockUnavailable or LockNotHeld, as
         ``Lock.release()`` does. Further errors are notes of the one raised.
         """
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop("MultiLock.release")
         owner = current_actor().owner
         if must_leave_elsewhere():
             EnteredLocks.once(self._parts, owner).leave_soon()
@@ -249,9 +251,10 @@ class MultiLock(BlockLock):
             refuse_reentry()
             await self._arelease(owner, exc)
 
-    @refuse_in_event_loop
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
         """Take all locks or none; return who has them, None if someone else has one of them."""
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop("MultiLock.acquire")
         refuse_reentry()
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)

@@ -6,14 +6,13 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from keyword import iskeyword
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run, run_soon
 
-F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -32,9 +31,12 @@ def twins(
 
     owner = body.__qualname__.rpartition(".")[0]
     body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
+    shown = body.__qualname__.removeprefix("BaseLock.").lstrip("_")
 
     @functools.wraps(body)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop(shown)
         if not leaves:
             refuse_reentry()
         elif must_leave_elsewhere():
@@ -49,7 +51,7 @@ def twins(
 
     method.__name__, twin.__name__ = name, twin_of(name)
     twin.__qualname__ = f"{owner}.{twin_of(name)}"
-    return refuse_in_event_loop(method), twin
+    return method, twin
 
 
 def twin_of(name: str) -> str:
@@ -57,21 +59,15 @@ def twin_of(name: str) -> str:
     return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
 
 
-def refuse_in_event_loop(method: F) -> F:
-    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
-    name = method.__name__.lstrip("_")
-    shown = method.__qualname__.removeprefix("BaseLock.").replace("._", ".").lstrip("_")
+def refuse_in_event_loop(method: str) -> None:
+    """Raise SynchronousOnlyOperation for a method in an event loop, as the ORM does.
+
+    ``method`` is how its users call it. The error names its async twin. Call it where a loop runs
+    only: each `with Lock` comes by there, and async_unsafe() raises and catches an error for it.
+    """
+    of, _, name = method.rpartition(".")
     block = " or `async with`" if name in ("acquire", "release") else ""
-    of = "lock" if shown == name else shown.partition(".")[0].lower()
     way = "async for … in" if name == "changes" else "await"
-    twin = f"{way} {of}.{twin_of(name)}()"
-    guarded = async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
-
-    @functools.wraps(method)
-    def inner(*args: Any, **kwargs: Any) -> Any:
-        # Each `with Lock` comes by here, and async_unsafe() raises and catches an error for it.
-        if asyncio._get_running_loop() is None:
-            return method(*args, **kwargs)
-        return guarded(*args, **kwargs)
-
-    return cast(F, inner)
+    twin = f"{way} {of.lower() or 'lock'}.{twin_of(name)}()"
+    refused = async_unsafe(f"{method}() would block the event loop; use `{twin}`{block}.")
+    refused(lambda: None)()

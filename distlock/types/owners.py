@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from distlock.concurrency import fork
-from distlock.concurrency.work import Strand, Work, current_strand, work_on
+from distlock.concurrency.work import Strand, Work, current_work
 from distlock.types.lease import Owner
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
@@ -75,8 +75,7 @@ def current_actor(name: str | None = None) -> Actor:
         key = f"{nonce}:{_serial_of(task)}"
         actor = Actor(_owner(key, task.get_name()), Liveness(weakref.ref(task), _task_runs))
     else:
-        strand = current_strand()
-        work = work_on(strand)
+        strand, work = current_work()
         known: _KnownActor | None = strand.known if work is None else work.known
         # Nearly every call is of a thread and a piece that have been here before. A fork changes
         # the nonce, and anyone may rename a thread.

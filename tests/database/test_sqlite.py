@@ -10,7 +10,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from distlock import Lock, LockLost, locks
-from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
@@ -147,12 +146,13 @@ def test_a_lock_taken_and_freed_in_one_transaction_leaves_a_free_row(backend, da
 def test_a_statement_that_fails_does_not_break_the_transaction(
     backend, database, name, rows, monkeypatch
 ):
-    from distlock.backends.database.sqlite import SQLite
+    from distlock.backends.database.sqlite import SQLITE
 
     with transaction.atomic(using=database):
         with monkeypatch.context() as patched:
-            wrong = Statement("INSERT INTO database_lock VALUES (1)")
-            patched.setattr(SQLite, "acquire_sql", lambda *_: wrong)
+            wrong = "INSERT INTO database_lock VALUES (1)"
+            patched.setattr(SQLITE, "update_text", wrong)
+            patched.setattr(SQLITE, "upsert_text", wrong)
             with pytest.raises(LockUnavailable):
                 backend.try_acquire(claim(name))
         lease = backend.try_acquire(claim(name))

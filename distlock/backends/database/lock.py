@@ -183,11 +183,12 @@ class DatabaseBackend(BaseBackend):
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
         claim, began, lost = lease.claim, clock(), False
-        until = began + self.pool.limit(deadline)
-        if self.waits:
+        if self.waits and claim.nonce in self.waits.sessions.kept:  # where it was waited for
+            # If its own session is silent, another one needs the rest of the time.
+            half = self.pool.limit(deadline) / 2
+            deadline = began + 2 * half
             try:
-                # If its own session is silent, another one needs the rest of the time.
-                if answer := self.waits.release(lease, (until - began) / 2):
+                if answer := self.waits.release(lease, half):
                     return bool(answer.affected)
             except errors.StatementFailed as failed:
                 lost = failed.maybe_applied
@@ -205,7 +206,7 @@ class DatabaseBackend(BaseBackend):
             # the hold was broken in this very moment, that goes unnoticed.)
             return freed or (lost and began < lease.deadline)
 
-        return self._runner.work(free, until, claim.nonce)
+        return self._runner.work(free, deadline, claim.nonce)
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """See BaseBackend.reserve_for()."""

@@ -197,6 +197,7 @@ class MySQLLocks(AdvisoryLocks):
             " /*!50708 , max_execution_time = 0 */; SELECT CONNECTION_ID()"
         )
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - as key()
     def values(self, key: str) -> Mapping[str, Any]:
         return {"native_lock": key.strip("'")}
 

@@ -190,6 +190,7 @@ class PostgreSQLLocks(AdvisoryLocks):
     def set_up(self) -> Statement:
         return Statement(_SET_UP_WAITS)
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - as key()
     def values(self, key: str) -> Mapping[str, Any]:
         return {"key": int(key), "long_wait_key": ~int(key)}
 

@@ -71,6 +71,8 @@ class StatementRunner:
         until = clock() + self.pool.limit(deadline)
         while True:
             try:
+                if self.caller is None:  # as attempt() does, without it: each release comes by here
+                    return self.pool.work(function, until)
                 return self.attempt(function, until, nonce)
             except RowLocked as failed:
                 if clock() + ROW_WAIT >= until:

@@ -114,6 +114,7 @@ class Dialect:
         """Return the condition that a row ends in less than so many seconds, which are SQL."""
         return f"expires_at <= {self.LATER.format(f'({seconds}) * 1000000')}"
 
+    @functools.lru_cache(maxsize=128)  # noqa: B019 - as in_order()
     def duration(self, seconds: float) -> Any:
         """Return a duration as a parameter for LATER: in whole units, rounded up.
 
@@ -149,28 +150,6 @@ class Dialect:
         If the row exists, ``condition`` must be true, too, see in_order(). Its parameters are
         ``values``; with these its text must be the same for all locks.
         """
-        try:
-            if self.update_text:
-                # Most locks have been taken before, and an UPDATE costs the server less than an
-                # INSERT.
-                answer = ask(self.acquire_sql(self.update_text, claim, condition, values))
-                token = answer.rows[-1][0] if answer.rows else answer.insert_id
-                if answer.affected == 1 and token:
-                    return int(token)
-            answer = ask(self.acquire_sql(self.upsert_text, claim, condition, values))
-        except StatementFailed as failed:
-            claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
-            raise
-        token = self.granted(claim, answer)
-        row = answer.rows[-1][_VERDICT_COLUMNS:] if token is None and answer.rows else ()
-        if row and row[0] is not None:  # on PostgreSQL it may have been made just now
-            claim.refused_by = self.row(row).holder
-        return token
-
-    def acquire_sql(
-        self, text: str, claim: Claim, condition: str, values: Mapping[str, Any] | None
-    ) -> Statement:
-        """Return a text for a claim: ``upsert_text`` or ``update_text``. See acquire()."""
         owner = claim.owner
         seconds = claim.reserved if claim.at_least else claim.duration
         params = {
@@ -188,7 +167,25 @@ class Dialect:
         if values:
             params |= values
         prepare = self.prepares and (bool(values) or condition == "TRUE")
-        return Statement(_filled_in(text, condition=condition), params, prepare)
+        try:
+            if self.update_text:
+                # Most locks have been taken before, and an UPDATE costs the server less than an
+                # INSERT.
+                text = _filled_in(self.update_text, condition=condition)
+                answer = ask(Statement(text, params, prepare))
+                token = answer.rows[-1][0] if answer.rows else answer.insert_id
+                if answer.affected == 1 and token:
+                    return int(token)
+            text = _filled_in(self.upsert_text, condition=condition)
+            answer = ask(Statement(text, params, prepare))
+        except StatementFailed as failed:
+            claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
+            raise
+        token = self.granted(claim, answer)
+        row = answer.rows[-1][_VERDICT_COLUMNS:] if token is None and answer.rows else ()
+        if row and row[0] is not None:  # on PostgreSQL it may have been made just now
+            claim.refused_by = self.row(row).holder
+        return token
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to ``upsert_text``: the token, or None if someone else has the lock."""

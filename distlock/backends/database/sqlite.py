@@ -8,6 +8,7 @@ next to nothing. So a thread that frees the lock and asks again comes after the 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import math
 import os
@@ -93,6 +94,7 @@ class SQLite(Dialect):
     def reads_snapshot(self, connection: Any) -> bool:
         return True
 
+    @functools.lru_cache(maxsize=128)  # noqa: B019 - as Dialect.duration()
     def duration(self, seconds: float) -> str:
         return f"{super().duration(seconds) / self.UNITS:.3f}"
 

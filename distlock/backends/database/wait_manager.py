@@ -260,7 +260,10 @@ class WaitManager:
             if brief and evidence.look(deadline):
                 return None
             sent_at = clock()
-            token = self.rows.take_if_no_waiters(claim, deadline)
+            take = partial(self.rows.take_if_no_waiters, claim)
+            token = self.pool.work(take, deadline)
+        except errors.SerializationFailure:  # someone is writing the row at the moment
+            return None
         except errors.RowLocked as failed:
             evidence.row_locked = failed
             return None

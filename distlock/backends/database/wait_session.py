@@ -73,27 +73,21 @@ class LockRows:
         self.pool = pool
         self.locks = locks
 
-    def take_if_no_waiters(self, claim: Claim, deadline: float | None = None) -> int | None:
+    def take_if_no_waiters(self, claim: Claim, session: DatabaseSession) -> int | None:
         """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
 
-        Also if those who wait have not taken it in time: the native lock may be kept for a hold
-        that was broken, or was freed elsewhere by its owner's name. Raises RowLocked if a
-        transaction of someone else kept the row, whoever has the lock.
+        ``session`` is one of the pool, see Pool.work(). Also if those who wait have not taken it in
+        time: the native lock may be kept for a hold that was broken, or was freed elsewhere by its
+        owner's name. Raises RowLocked if a transaction of someone else kept the row, whoever has
+        the lock, and SerializationFailure if someone is writing the row at the moment.
         """
-
-        def work(session: DatabaseSession) -> int | None:
-            dialect, locks = session.dialect, self.locks
-            if session.pooled:  # nobody waits in a queue; a native lock there was left behind
-                return dialect.acquire(session.ask, claim)
-            values = locks.values(locks.key(session.namespace, claim.name))
-            return dialect.acquire(
-                session.ask, claim, dialect.in_order(locks.nobody_waits, GRACE), values
-            )
-
-        try:
-            return self.pool.work(work, deadline)
-        except errors.SerializationFailure:  # someone is writing the row at the moment
-            return None
+        dialect, locks = session.dialect, self.locks
+        if session.pooled:  # nobody waits in a queue; a native lock there was left behind
+            return dialect.acquire(session.ask, claim)
+        values = locks.values(locks.key(session.namespace, claim.name))
+        return dialect.acquire(
+            session.ask, claim, dialect.in_order(locks.nobody_waits, GRACE), values
+        )
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""

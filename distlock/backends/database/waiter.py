@@ -254,7 +254,8 @@ class Waiter:
             try:
                 self.session = self.waits.sessions.take()
             except errors.NoSession:  # look at the row now and then, through the shared sessions
-                if not self._take(partial(self.waits.rows.take_if_no_waiters, self.claim)):
+                take = partial(self.waits.rows.take_if_no_waiters, self.claim)
+                if not self._take(partial(self.waits.pool.work, take)):
                     self._ended.wait(_LONGEST_PAUSE)
                 return
         session = self.session
