@@ -145,8 +145,7 @@ class SharedBackend(BaseBackend):
     def pause_behind(self, processes: int) -> float:
         """Return the seconds between two looks of the first one who waits in its process.
 
-        The more processes are before it, the fewer looks: so their number does not grow with them.
-        0 is for all others.
+        The more processes are before it, the fewer looks it makes. 0 is for all others.
         """
         return min(self.pause, processes * _PATIENCE) if processes else self.pause
 

@@ -33,7 +33,7 @@ class Entrant:
     #: the file and the line where it was asked for, if they are known
     call_site: str = ""
     count: int = 1
-    #: whether this is no thread or task, but the end of transactions; see core.until_commit
+    #: whether this is no thread or task, but the end of transactions; see locking.until_commit
     until_commit: bool = False
     #: whether its thread or task may enter the hold once more
     reentrant: bool = True

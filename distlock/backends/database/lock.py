@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from django.core.checks import CheckMessage
 from django.db import connections
 
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.database import errors
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper_of
@@ -310,7 +310,7 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.force_release()."""
         broken = force_release(self._runner, name, token, deadline)
         if broken and self.listener:
-            self.listener.lease_lost(broken, "it was broken")
+            self.listener.lease_lost(broken, LossReason.BROKEN)
         return broken
 
     def sweep(self) -> SweepResult:
