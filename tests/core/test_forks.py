@@ -133,8 +133,7 @@ def test_a_store_that_is_kept_over_a_fork_is_that_of_the_child(
     store.end_session(session.id)
 
 
-@pytest.mark.every_day_on("sqlite", "postgresql")
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_request_that_goes_on_in_parent_and_child_is_granted_to_one(
     kind, backend_settings, settings, name, way
 ):

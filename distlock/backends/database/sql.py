@@ -29,9 +29,6 @@ TABLE = "database_lock"
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
 
-#: How many columns the answer of Dialect.upsert_text has; more are the row of a lock that is held.
-_VERDICT_COLUMNS = 2
-
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
@@ -181,19 +178,23 @@ class Dialect:
         except StatementFailed as failed:
             claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
             raise
-        token = self.granted(claim, answer)
-        row = answer.rows[-1][_VERDICT_COLUMNS:] if token is None and answer.rows else ()
-        if row and row[0] is not None:  # on PostgreSQL it may have been made just now
-            claim.refused_by = self.row(row).holder
-        return token
+        return self.granted(claim, answer)
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
-        """Read the answer to ``upsert_text``: the token, or None if someone else has the lock."""
+        """Read the answer to ``upsert_text``: the token, or None if someone else has the lock.
+
+        Then the claim is told who, if the answer says so.
+        """
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
         # By the last row: Galera may run a statement twice, and send the rows of both runs.
-        nonce, token, *_ = answer.rows[-1] if answer.rows else (None, None)
-        return int(token) if nonce == claim.nonce and token is not None else None
+        # What follows nonce and token is the row of a lock that is held.
+        nonce, token, *row = answer.rows[-1] if answer.rows else (None, None)
+        if nonce == claim.nonce and token is not None:
+            return int(token)
+        if row and row[0] is not None:  # on PostgreSQL it may have been made just now
+            claim.refused_by = self.row(row).holder
+        return None
 
     def held_by_another(self, claim: Claim) -> Statement:
         """Ask whether someone else has the lock: its row if so. The row is not locked for it."""
