@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from django.core.checks import CheckMessage
@@ -21,6 +21,8 @@ from distlock.concurrency.steps import Call, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
 from distlock.types.query import LockQuery, Page, page_of
+
+S = TypeVar("S", bound=RecordStore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +132,22 @@ class BaseBackend(ABC):
     def begin_in_child(self) -> None:
         """Have nothing of the parent's, in the child of a fork: ``__init__`` is called once more.
 
-        Users, and this package, keep a backend over a fork, or its store, which gets the insides of
-        a new one. What else is below it they do not keep.
+        Users, and this package, keep a backend over a fork, or its store, which _make_store() makes
+        anew. What else is below it they do not keep.
         """
         alias, params, store = self.alias, self._params, self.__dict__.get("_store")
         kept = {} if store is None else {"_store": store}
         self.__dict__ = {"alias": alias, "_params": params, **kept}  # as an interrupt leaves it
         if store is not None:
-            store.__dict__ = {}  # if there will be no new one it is of no use, and hangs nobody
-        try:
-            self.__init__(alias, params)  # type: ignore[misc]
-            if store is not None:
-                store.__dict__ = vars(self.__dict__["_store"])
-        finally:
-            self.__dict__.update(kept)
+            store.__dict__ = {}  # if it cannot be made anew it is of no use, and hangs nobody
+        self.__init__(alias, params)  # type: ignore[misc]
+
+    def _make_store(self, kind: type[S], *args: Any) -> S:
+        """Return the store for __init__(); in the child of a fork the same object, made anew."""
+        kept: S | None = self.__dict__.get("_store")
+        store = kind.__new__(kind) if kept is None else kept
+        store.__init__(*args)  # type: ignore[misc]
+        return store
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"

@@ -58,7 +58,7 @@ class LocalBackend(BaseBackend):
         super().__init__(alias, params)
         # Tokens go on growing over restarts, because what they protect may outlive the process.
         self._last_token = time.time_ns() // 1000
-        self._store = LocalStore()
+        self._store = self._make_store(LocalStore)
         self._mutex = threading.Lock()
         self._held: dict[str, _Grant] = {}
 

@@ -89,7 +89,7 @@ class DatabaseBackend(BaseBackend):
             self.waits = WaitManager(
                 self.pool, engine.locks, self.waiters, self.calls, self.cleanup.add
             )
-        self._store = DatabaseStore(self.pool, engine, self.keeps_rows_for)
+        self._store = self._make_store(DatabaseStore, self.pool, engine, self.keeps_rows_for)
         self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,

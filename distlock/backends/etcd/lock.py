@@ -54,7 +54,7 @@ class EtcdBackend(BaseBackend):
             )
         self.options = EtcdOptions(self.settings)
         self.client = EtcdClient(self.options)
-        self._store = EtcdStore(self.client)
+        self._store = self._make_store(EtcdStore, self.client)
         self._leases = Leases(self.client)
 
     @property

@@ -53,7 +53,7 @@ class ZooKeeperBackend(BaseBackend):
         self.options = ZooKeeperOptions(self.settings)
         self._set_lease(self.options.session_timeout)
         self._client: ZooKeeperClient | None = None
-        self._store = ZooKeeperStore(self.options, lambda: self.client)
+        self._store = self._make_store(ZooKeeperStore, self.options, lambda: self.client)
         self._connecting = threading.Lock()
         self._grants = Grants(self.tell_lost)
 
