@@ -275,8 +275,8 @@ def _extending(hold: Hold, seconds: float) -> Steps[None]:
     answer = (yield Call(renewing, due, executor=backend.calls)).get(lease.nonce)
     if answer is None:
         raise LockUnavailable(
-            f"lock {lease.name!r} could not be extended: a transaction has locked its row, which"
-            " may be one of this thread"
+            f"lock {lease.name!r} could not be extended just now, try again; in a database, a"
+            " transaction has locked its row, which may be one of this thread"
         )
     if answer:
         manager().renewer.extend(hold, sent_at, wanted)
