@@ -183,7 +183,8 @@ class MySQLLocks(AdvisoryLocks):
     longest_wait: ClassVar[float] = 365 * 24 * 3600.0
     nobody_waits: ClassVar[str] = "IS_FREE_LOCK(%(native_lock)s) = 1"
     lock: ClassVar[str] = MySQL.LOCK
-    # Under Galera UTC_TIMESTAMP stands still in a packet of several statements.
+    # Under Galera UTC_TIMESTAMP stands still in a packet of several statements. Without (6) SYSDATE
+    # cuts off the fraction of the second.
     remaining: ClassVar[str] = "TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - there is one object for each engine
