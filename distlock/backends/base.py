@@ -172,6 +172,9 @@ class BaseBackend(ABC):
         It is possible when the lock is free, when its lease has ended, when it is held by this
         very claim, and when it is held by a named owner who asks again; in the last two cases the
         hold goes on under a new token. It is kept for ``claim.reserved`` seconds from then on.
+
+        Each grant of a name has a greater token than all before it, also after the server has lost
+        its newest data. A refusal notes who has the lock in ``claim.refused_by``, if it is known.
         """
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:

@@ -10,8 +10,9 @@ In the directory of a barrier are
   many have come; ``broken``: why it is broken; ``passed``: the places of those who have passed, for
   as long as their own records are there.
 
-Each change of ``generation`` is made on the revision at which it was read. So of the last one who
-comes and one whose time is over, say, one decides for all, and the other one reads what it was.
+Each change of ``generation`` is made on the revision at which it was read. For example, if the last
+party arrives just as another one times out, only one of the two changes succeeds. It decides for
+all, and the other party reads that outcome.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ class BaseBarrier(Recipe):
             party.leave_soon(partial(self._break, why, lease.token))
 
     def _keep(self, mark: Membership | None) -> None:
-        """Keep a broken barrier broken by a party of this object, or no longer."""
+        """Keep the barrier broken for as long as ``mark`` is there; with None, no longer."""
         old, self._mark = self._mark, mark
         if old is not None and old is not mark:
             old.leave_soon()

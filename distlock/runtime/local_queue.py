@@ -66,8 +66,9 @@ class Ticket:
     def stands_still_for(self, other: Ticket) -> bool:
         """Return whether its owner cannot go on before the owner of another ticket does.
 
-        That one waits in the same thread (in a task: if the thread runs its loop until that is
-        done), in a task for which the thread waits, or in a job that the task awaits.
+        True in three cases: the other owner is in the same thread (a task only if the thread runs
+        its event loop until the task is done); it is a task whose result the thread waits for; or
+        it is a job that this task awaits.
         """
         if not self.entry.is_alive():
             return False
@@ -91,7 +92,8 @@ class LocalQueue:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._queues: dict[Lane, deque[Ticket]] = {}
-        #: By owner, and by what that is within: a thread or task waits for one turn only.
+        #: The ticket that each owner waits with, by the keys of the owner and of everything that it
+        #: runs in. A thread or task waits for one turn at a time.
         self._waiting: dict[str, Ticket] = {}
         #: called with the alias when one begins to wait here
         self.on_wait: Callable[[str], object] = str
@@ -124,7 +126,7 @@ class LocalQueue:
         return True
 
     def check_deadlock(self, ticket: Ticket) -> None:
-        """Raise LockDeadlock if one who waits, it was not known then, waits for itself."""
+        """Check again; LockDeadlock if a waiter that came later has closed a circle of waiting."""
         with self._mutex:
             queue = self._queues.get(ticket.lane)
             if queue and not ticket.called:

@@ -188,8 +188,8 @@ class LeaseRenewer:
     def _renew_due(self, due: Sequence[Hold]) -> None:
         """Renew what is due, and with it what is due soon: many leases take few statements.
 
-        Leases that had no answer the last time are renewed apart from the others, so that what held
-        them up holds up no others.
+        Leases whose last renewal got no answer are renewed separately, so that the same problem
+        does not delay the other leases.
         """
         now = clock()
         kinds = {(hold.backend, hold.renewal_failed) for hold in due}
@@ -319,7 +319,7 @@ class RenewalSteps:
             line.holds = sorted(
                 [*line.holds, *holds], key=attrgetter("lease.deadline"), reverse=True
             )
-            # Those there are may be waiting for an answer.
+            # The threads that run may all be waiting for an answer.
             steps = -(-len(line.holds) // STEP)
             most = min(line.threads + steps, _MOST_THREADS)
             while line.threads < most:
