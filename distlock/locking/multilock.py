@@ -278,6 +278,8 @@ class MultiLock(BlockLock):
         owner = self._current_owner
         # One who does not wait has one time for all answers.
         due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
+        if not wait and (limits := [*filter(None, due.values())]):
+            entered.until = max(limits)  # if one has no answer, the others are left in time, too
         for part in self._parts:
             entered.add(part, owner)
             if wait and (seconds := left(deadline, threading.TIMEOUT_MAX)) > 0:

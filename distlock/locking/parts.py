@@ -81,7 +81,7 @@ class EnteredLocks:
 
     def __init__(self, until: float | None = None) -> None:
         """``until``: the deadline of the one who leaves; None: each backend has its own time."""
-        self._until = until
+        self.until = until
         self._entries: list[tuple[BaseLock, Owner, tuple[str, int]]] = []
         self._errors: list[LockError] = []
         #: the locks that are free now
@@ -114,7 +114,7 @@ class EnteredLocks:
             part, owner, before = self._entries[-1]
             if before[1] < 0 or _is_inside(part, owner, before):
                 try:
-                    if (yield from part._leaving(owner, answer_due(self._until))):
+                    if (yield from part._leaving(owner, answer_due(self.until))):
                         self._freed.append(part)
                 except LockError as error:
                     # The loss of another lock, in whose body this runs, is to end that.

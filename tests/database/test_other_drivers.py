@@ -73,6 +73,7 @@ def work(alias, name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("tests", ["tests/contract", "tests/queue", "tests/stores"])
 def test_the_suites_of_the_backends_pass(kind, tests, tmp_path):
     """Those of this kind, in a test run with these drivers."""
