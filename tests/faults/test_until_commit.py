@@ -198,8 +198,8 @@ def test_a_transaction_that_begins_under_it_keeps_it(using, database, other, nam
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
-def test_the_last_of_several_databases_frees_it(using, database, other, name):
-    connections["mariadb"].close()  # an earlier test may have restarted the server
+def test_the_last_of_several_databases_frees_it(using, database, other, name, mariadb):
+    connections["mariadb"].close()  # an earlier test may have used a server that has ended
     with transaction.atomic(using=database):
         with transaction.atomic(using="mariadb"):
             with keeping(name, using):
