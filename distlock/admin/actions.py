@@ -31,7 +31,8 @@ from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import locks
 from distlock.exceptions import LockError, LockUnavailable, StaleToken
 from distlock.fan_out import call_backends, one_line
-from distlock.recipes.description import Action, Effect, JsonInput, Ref, Text
+from distlock.recipes.cells import Text
+from distlock.recipes.description import Action, Effect, JsonInput, Ref
 from distlock.records.shared_backend import part_of, sweep_every_kind
 from distlock.runtime.events import send_event
 from distlock.runtime.manager import manager
@@ -333,7 +334,7 @@ def perform(
 
 
 def _why_no_more(request: HttpRequest, why: Text | Exception) -> Text:
-    """Return what is said of why something was not done for all."""
+    """Return the text that says why something was not done for all."""
     if isinstance(why, LockError):
         hidden = _("What the error says is shown only to users who may see the texts of errors.")
         return error_text(request, one_line(why)) or hidden

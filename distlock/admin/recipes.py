@@ -25,7 +25,8 @@ from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.backends.reading import together
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
-from distlock.recipes.description import Action, Description, Detail, Facts, Ref
+from distlock.recipes.cells import Facts
+from distlock.recipes.description import Action, Description, Detail, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.types.arguments import MAX_NAME, checked_name

@@ -23,7 +23,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from distlock.recipes.description import Cell
+from distlock.recipes.cells import Cell
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
 from distlock.types.values import escaped as escaped

@@ -32,19 +32,8 @@ from distlock.commands.arguments import (
     prefix_option,
 )
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.recipes.description import (
-    Cell,
-    Columns,
-    Description,
-    Effect,
-    Facts,
-    Listing,
-    Live,
-    Operation,
-    Option,
-    Ref,
-    facts_of,
-)
+from distlock.recipes.cells import Cell, Columns, Facts, facts_of
+from distlock.recipes.description import Description, Effect, Listing, Live, Operation, Option, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.supervisor.processes import Interrupted, ended_by_signals

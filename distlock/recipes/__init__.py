@@ -23,6 +23,7 @@ queue_records  the steps that change the records of a queue
 queue_items  what the records of a queue say, which keys they have, whose deliveries have gone
 delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
+cells        values that are ready to be shown
 description  what a recipe looks like and what may be done with it, as plain values
 barrier_description   of barriers
 election_description  of an election: who leads, is next, and has led

@@ -7,7 +7,8 @@ from typing import ClassVar
 from django.utils.translation import gettext_lazy as _
 
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, state
+from distlock.recipes.cells import Cell, Columns, state
+from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.types.lease import Holder
 
 

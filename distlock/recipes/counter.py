@@ -18,7 +18,8 @@ from django.utils.translation import gettext_lazy as _
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.locking.twins import twins
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref
+from distlock.recipes.cells import Cell, Columns
+from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe
 from distlock.records.seats import as_datetime
 from distlock.types.arguments import checked_int

@@ -9,13 +9,11 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
+from distlock.recipes.cells import Cell, Columns, Facts, Text, state
 from distlock.recipes.description import (
     Action,
-    Cell,
-    Columns,
     Description,
     Detail,
-    Facts,
     Listing,
     Missing,
     Offer,
@@ -23,10 +21,8 @@ from distlock.recipes.description import (
     Proposal,
     Ref,
     Table,
-    Text,
     operation,
     signature,
-    state,
 )
 from distlock.recipes.election import Election
 from distlock.types.values import quoted

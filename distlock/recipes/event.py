@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy as _
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.locking.twins import twins
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
+from distlock.recipes.cells import Cell, Columns, state
+from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import as_datetime

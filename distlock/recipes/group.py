@@ -28,7 +28,8 @@ from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.locking.twins import twins
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
+from distlock.recipes.cells import Cell, Columns, some_of
+from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of

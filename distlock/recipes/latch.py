@@ -20,7 +20,8 @@ from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import ValueNotAgreed
 from distlock.locking.twins import twins
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, state
+from distlock.recipes.cells import Cell, Columns, state
+from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.records.seats import as_datetime
 from distlock.types.arguments import checked_count

@@ -14,14 +14,12 @@ from typing import Any, ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
+from distlock.recipes.cells import Cell, Columns, Facts, Text, facts_of, json_line, json_lines
 from distlock.recipes.description import (
     Action,
-    Cell,
-    Columns,
     Description,
     Detail,
     Effect,
-    Facts,
     JsonInput,
     Listing,
     Offer,
@@ -29,10 +27,6 @@ from distlock.recipes.description import (
     Proposal,
     Ref,
     Table,
-    Text,
-    facts_of,
-    json_line,
-    json_lines,
     operation,
     signature,
 )

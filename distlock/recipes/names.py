@@ -22,7 +22,8 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, or_undo
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
 from distlock.locking.twins import twins
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table, some_of
+from distlock.recipes.cells import Cell, Columns, some_of
+from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import Plan

@@ -9,23 +9,19 @@ from typing import Any, ClassVar
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
+from distlock.recipes.cells import Cell, Columns, Facts, Text, state
 from distlock.recipes.description import (
     Action,
-    Cell,
-    Columns,
     Description,
     Detail,
-    Facts,
     Live,
     Missing,
     Offer,
     Option,
     Proposal,
     Ref,
-    Text,
     operation,
     signature,
-    state,
 )
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report, bar

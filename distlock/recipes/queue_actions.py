@@ -13,21 +13,17 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
+from distlock.recipes.cells import Cell, Columns, Facts, Text, some_of
 from distlock.recipes.description import (
     Action,
-    Cell,
-    Columns,
     Effect,
-    Facts,
     Listing,
     Operation,
     Option,
     Proposal,
     Ref,
-    Text,
     operation,
     signature,
-    some_of,
 )
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import QueueInfo, QueueItem

@@ -10,19 +10,8 @@ from typing import Any, ClassVar
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from distlock.recipes.description import (
-    Cell,
-    Columns,
-    Description,
-    Detail,
-    Offer,
-    Ref,
-    Table,
-    Text,
-    facts_of,
-    json_lines,
-    state,
-)
+from distlock.recipes.cells import Cell, Columns, Text, facts_of, json_lines, state
+from distlock.recipes.description import Description, Detail, Offer, Ref, Table
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_actions import (
     ACTIONS,

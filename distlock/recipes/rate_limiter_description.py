@@ -7,7 +7,8 @@ from typing import ClassVar
 from django.utils.translation import gettext_lazy as _
 
 from distlock.recipes.barrier_description import WAITING
-from distlock.recipes.description import Cell, Columns, Description, Detail, Ref, Table
+from distlock.recipes.cells import Cell, Columns
+from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.rate_limiter import RateInfo, RateLimiter
 
 

@@ -81,6 +81,7 @@ LAYERS = [
     ["locking.lock"],
     ["locking.parts", "locking.shared"],
     ["locking"],
+    ["recipes.cells"],
     ["recipes.recipe", "recipes.description"],
     [
         "recipes.membership",

@@ -22,7 +22,7 @@ GENERIC = [
     *("audit.py", "checks.py", "models.py"),
 ]
 #: Of distlock.recipes, what belongs to no single recipe.
-COMMON = {"description", "recipe", "shared"}
+COMMON = {"cells", "description", "recipe"}
 #: Options of commands that mean one recipe on purpose, and a word that is another one's.
 EXCEPTIONS = {
     # `locks ping --leads ELECTION`, and the key of its JSON

@@ -2,7 +2,7 @@
 
 lock             the backend
 sql              the statements about locks
-record_sql       the statements about records, and what is told of their changes
+record_sql       the statements about records, and the notices of their changes
 advisory_locks   what an engine's own, native locks must do; comments that say who waits
 mariadb          the words of MariaDB and MySQL, their sessions and their native locks
 postgresql       the words of PostgreSQL, its sessions and its native locks

@@ -112,7 +112,7 @@ class CursorConnection(RawConnection):
             return _results(cursor) if self._has_next_set else [_result(cursor)]
         finally:
             # A traceback may keep it, and with SQLite its lock on the file.
-            with contextlib.suppress(Exception):  # all was read, or another error is told
+            with contextlib.suppress(Exception):  # all rows were read, or another error is raised
                 cursor.close()
 
 
