@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 
 import django
 from celery import Celery
@@ -13,6 +15,11 @@ from locksite import files  # noqa: F401  (broker addresses that begin with file
 
 #: What a test run hands to its workers, as JSON: settings of the app.
 HANDED = "DISTLOCK_TEST_CELERY"
+#: Worker processes write to their log where each of their threads is when they get this signal.
+TELL = signal.SIGUSR2
+
+if HANDED in os.environ:
+    faulthandler.register(TELL)
 
 if not apps.ready:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")

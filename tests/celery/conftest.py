@@ -103,7 +103,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: Any = yield
     if report.failed and hasattr(item, "funcargs"):
         workers = [value for value in item.funcargs.values() if isinstance(value, Worker)]
-        report.sections.extend((worker.queue, worker.last_words) for worker in workers)
+        report.sections.extend((worker.queue, worker.last_words()) for worker in workers)
     return report
 
 

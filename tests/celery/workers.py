@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.celery.app import HANDED
+from tests.celery.app import HANDED, TELL
 from tests.children import environment_of_child
 from tests.servers.guard import descendants, guard
 
@@ -63,10 +63,18 @@ class Worker:
     def log(self) -> str:
         return Path(self._log.name).read_text(errors="replace")
 
-    @property
     def last_words(self) -> str:
-        """The end of the log; nothing once the log is gone."""
-        return "" if self._log.file.closed else self.log[-8000:]
+        """Return the end of the log, and where its processes are; nothing once the log is gone."""
+        if self._log.file.closed:
+            return ""
+        log = self.log[-8000:]
+        if self._process.poll() is None:
+            start = len(self.log)
+            for pid in (self.pid, *descendants(self.pid)):
+                os.kill(pid, TELL)
+            time.sleep(0.5)
+            log += "\n" + self.log[start:]
+        return log
 
     def await_log(self, text: str, timeout: float = LIMIT) -> str:
         """Wait until it has logged a line with ``text``; returns the whole log."""

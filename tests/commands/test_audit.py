@@ -7,6 +7,7 @@ import getpass
 import logging
 import re
 import socket
+import uuid
 from datetime import timedelta
 
 import pytest
@@ -105,46 +106,47 @@ def test_a_rollback_of_the_caller_does_not_undo_what_is_written(elsewhere, taken
 
 
 @pytest.fixture
-def on_sqlite(backend_settings, settings):
+def config(backend_settings, settings):
+    """A new one on SQLite, where other tests may have left theirs."""
     settings.DISTLOCK = backend_settings("sqlite")
-    yield
+    yield Config(f"limit-{uuid.uuid4().hex[:12]}")
     locks.close_all()
 
 
 class TestATransactionOnSQLite:
     """It has the log in it; an entry is there exactly if what it tells of was done."""
 
-    def test_that_is_rolled_back_leaves_what_was_done_beside_it(self, on_sqlite, written):
+    def test_that_is_rolled_back_leaves_what_was_done_beside_it(self, config, written):
         with pytest.raises(ZeroDivisionError), transaction.atomic():
-            Config("limit").set(1, who="ada")
+            config.set(1, who="ada")
             raise ZeroDivisionError
-        assert Config("limit").get().version == 1
-        assert eventually(written) == [("limit", "set", "ada", "Set: version 1.")]
+        assert config.get().version == 1
+        assert eventually(written) == [(config.name, "set", "ada", "Set: version 1.")]
 
-    def test_that_is_committed_leaves_it_once(self, on_sqlite, written):
+    def test_that_is_committed_leaves_it_once(self, config, written):
         with transaction.atomic():
-            Config("limit").set(1, who="ada")
+            config.set(1, who="ada")
             with pytest.raises(ZeroDivisionError), transaction.atomic():
-                Config("limit").set(2, who="bob")
+                config.set(2, who="bob")
                 raise ZeroDivisionError
             assert written() == []
         assert [*AuditEntry.objects.order_by("at").values_list("who", flat=True)] == ["ada", "bob"]
 
-    def test_says_when_it_was_done(self, on_sqlite, written):
+    def test_says_when_it_was_done(self, config, written):
         with transaction.atomic():
-            Config("limit").set(1)
+            config.set(1)
             done = timezone.now()
             eventually(lambda: timezone.now() > done + timedelta(seconds=0.01))
         assert AuditEntry.objects.get().at <= done
 
-    def test_that_is_rolled_back_takes_a_break_back_with_its_entry(self, on_sqlite, taken, written):
+    def test_that_is_rolled_back_takes_a_break_back_with_its_entry(self, config, taken, written):
         (lock,) = taken("stock")
         held = lock.info()
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             assert Lock("stock").force_release(lock.token)
             raise ZeroDivisionError
         assert (lock.info().state, lock.info().token) == (held.state, held.token)
-        Config("limit").set(1)  # whatever is written later is written now
+        config.set(1)  # whatever is written later is written now
         assert [action for _, action, _, _ in written()] == ["set"]
 
     def test_takes_no_break_back_of_a_lock_elsewhere(self, local, taken, written):

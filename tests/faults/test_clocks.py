@@ -29,7 +29,7 @@ READERS = {
     "audit.py": "when somebody did something, and which entries are old, for people",
     "runtime/hold.py": "since when a lock is held, for people",
     "admin/locks.py": "when a lock was broken, for people",
-    "recipes/description.py": "for how long something is so, for people",
+    "recipes/cells.py": "for how long something is so, for people",
     "celery/messages.py": "the countdown to an eta, which Celery counts on this clock, too",
     "backends/zookeeper/tree.py": "since when a node is there, and a lock is held, for people",
     "backends/etcd/lock_keys.py": "since when a lock is held, for people: etcd does not tell",
