@@ -15,8 +15,7 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run

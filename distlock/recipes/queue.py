@@ -17,8 +17,7 @@ from django.db import transaction
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Overtaken, Snapshot
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.locking.parts import EnteredLocks

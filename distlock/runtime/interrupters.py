@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from distlock.concurrency import fork
 from distlock.concurrency.pending import Latch
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 from distlock.exceptions import BodyEnded
 from distlock.types.lease import Lease
 from distlock.types.owners import gevent_patched

@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 from distlock.backends.base import BaseBackend
 from distlock.backends.store import Delete, Put
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after, start, thread_logger
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.records.seat_requests import ProcessSession
