@@ -22,8 +22,8 @@ from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import call_and_log, start_for_callbacks, thread_logger
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
-from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
+from distlock.types.values import checked_callback
 
 T = TypeVar("T")
 

@@ -33,9 +33,9 @@ from distlock.recipes.recipe import (
     deadline_of,
     encoded_by,
 )
-from distlock.types.arguments import checked_count, checked_flag, waiting_limit
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
+from distlock.types.values import checked_count, checked_flag, waiting_limit
 
 #: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
 #: whether to go on when others were faster, or to come to nothing then.

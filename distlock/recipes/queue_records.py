@@ -70,8 +70,8 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
 from distlock.records.recipe_records import Plan
-from distlock.types.arguments import checked_count, checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
+from distlock.types.values import checked_count, checked_name, checked_seconds
 
 #: More records of one kind than there can be.
 _ALL = 2**31 - 1
