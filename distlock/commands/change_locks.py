@@ -13,7 +13,6 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from distlock import audit
-from distlock.commands.acquire import sleep_until
 from distlock.commands.arguments import (
     ALIAS,
     KIND,
@@ -38,6 +37,7 @@ from distlock.commands.exit_codes import (
     confirm,
     epilog,
     fail,
+    sleep_until,
 )
 from distlock.commands.output import moment, owner
 from distlock.commands.show_locks import infos_of

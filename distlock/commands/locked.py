@@ -14,9 +14,20 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.arguments import busy_code, waiting_time
-from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
+from distlock.commands.exit_codes import (
+    BUSY,
+    DONE,
+    FAILED,
+    LOST,
+    UNAVAILABLE,
+    USAGE,
+    epilog,
+    fail,
+    from_command_line,
+    run_command,
+    stay,
+)
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks

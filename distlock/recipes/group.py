@@ -27,7 +27,7 @@ from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.following import Follower, Watch

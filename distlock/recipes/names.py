@@ -21,7 +21,7 @@ from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, or_undo
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership

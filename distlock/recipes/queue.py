@@ -20,9 +20,9 @@ from distlock.backends.store import Overtaken, Snapshot
 from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
 from distlock.exceptions import LockUnavailable, NotPermitted
+from distlock.locking.base_lock import twins
 from distlock.locking.parts import EnteredLocks
 from distlock.locking.shared import Semaphore
-from distlock.locking.twins import twins
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all

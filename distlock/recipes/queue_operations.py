@@ -12,7 +12,7 @@ from distlock.backends.store import MOST_KEYS, KeyRange
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
 from distlock.exceptions import LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.queue_items import (
     AGAIN,
     DEAD,
