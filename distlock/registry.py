@@ -88,7 +88,7 @@ ENTRIES = (
     Entry(
         Kind.COUNT_DOWN_LATCH,
         "count_down_latches",
-        "distlock.recipes.latch.LatchDescription",
+        "distlock.recipes.counter.LatchDescription",
         (_("latch"), _("latches")),
         keep=timedelta(days=1),
     ),
@@ -101,7 +101,7 @@ ENTRIES = (
     Entry(
         Kind.RATE_LIMITER,
         "rate_limiters",
-        "distlock.recipes.rate_limiter_description.RateLimiterDescription",
+        "distlock.recipes.rate_limiter.RateLimiterDescription",
         (_("rate limiter"), _("rate limiters")),
         # longer than the longest period, in which its permits count
         keep=timedelta(days=8),

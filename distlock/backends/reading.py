@@ -86,7 +86,7 @@ def read(
     if _this.ahead is not None:
         return _this.ahead.read(store, directory, deadline, keys, peek)
     if peek is not None:
-        return store.peek(directory, peek.first, peek.count, deadline, listed=peek.listed)
+        return store.peek(directory, peek, deadline)
     return store.look(directory, keys, deadline) if keys else store.read(directory, deadline)
 
 

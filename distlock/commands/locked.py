@@ -14,23 +14,33 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.arguments import busy_code, waiting_time
-from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
+from distlock.commands.exit_codes import (
+    BUSY,
+    DONE,
+    FAILED,
+    LOST,
+    UNAVAILABLE,
+    USAGE,
+    epilog,
+    fail,
+    from_command_line,
+    run_command,
+    stay,
+)
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.lock import Lock
-from distlock.locking.run_under import Slots, lock_or_slot
+from distlock.locking.run_under import BodyInterrupter, Slots, body_interrupter, lock_or_slot
 from distlock.locking.shared import Semaphore
 from distlock.recipes.progress import track
-from distlock.runtime.interrupters import BodyInterrupter, body_interrupter
 from distlock.runtime.name_template import NameTemplate
 from distlock.supervisor.processes import ended_by_signals
-from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner
+from distlock.types.values import OnBusy, Release, checked_choice, waiting_limit
 
 T = TypeVar("T")
 

@@ -12,16 +12,15 @@ from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.steps import Call, Nested, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockDeadlock, LockError, LockNotHeld
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
 from distlock.records.shared_backend import SharedBackend, shared_locks
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.manager import manager
-from distlock.types.arguments import OnBusy, Release, checked_count
 from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, LockKey, Owner
 from distlock.types.owners import current_owner
+from distlock.types.values import OnBusy, Release, checked_count
 
 
 @dataclass(slots=True, eq=False)

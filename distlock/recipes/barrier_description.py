@@ -7,24 +7,14 @@ from typing import ClassVar
 from django.utils.translation import gettext_lazy as _
 
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
-from distlock.recipes.cells import Cell, Columns, state
+from distlock.recipes.cells import WAITING, Cell, Columns, state
 from distlock.recipes.description import Description, Detail, Ref, Table
-from distlock.types.lease import Holder
 
 
 def _state(report: BarrierInfo) -> Cell:
     if report.broken is not None:
         return state("broken", _("Broken"), "expired")
     return state("waits", _("Waits"), "held") if report.waiting else state("empty", _("Empty"))
-
-
-#: of those who wait, for whatever
-WAITING: Columns[Holder] = (
-    (_("Owner"), lambda holder: Cell(holder.owner, "owner")),
-    (_("For"), lambda holder: Cell(holder.since, "age")),
-    (_("Description"), lambda holder: Cell(holder.description)),
-    (_("Token"), lambda holder: Cell(holder.token, "number")),
-)
 
 
 class BarrierDescription(Description[BarrierInfo]):

@@ -13,15 +13,15 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, LockLost, LockNotHeld
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import checked_callback, checked_data, checked_int, checked_label
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
+from distlock.types.values import checked_callback, checked_data, checked_int, checked_label
 
 #: Seconds that one who gives up has for telling the others.
 _LAST_ANSWER = 1.0

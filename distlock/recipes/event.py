@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, state
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of

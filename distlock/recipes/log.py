@@ -30,7 +30,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
     Encoder,
@@ -42,15 +42,15 @@ from distlock.recipes.recipe import (
 )
 from distlock.records.recipe_records import Done, Plan
 from distlock.records.seats import as_datetime
-from distlock.types.arguments import (
+from distlock.types.lease import Kind
+from distlock.types.owners import current_owner
+from distlock.types.values import (
     checked_count,
     checked_flag,
     checked_int,
     checked_seconds,
     checked_text,
 )
-from distlock.types.lease import Kind
-from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 

@@ -22,6 +22,7 @@ from distlock.backends.store import (
     Exists,
     Having,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -30,10 +31,9 @@ from distlock.concurrency.clock import clock
 from distlock.recipes.recipe import Recipe, checked_json
 from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.records.seats import held_key, owner_of
-from distlock.runtime.call_site import shortened
-from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind, Owner
-from distlock.types.values import Unreadable, encoded, escaped
+from distlock.types.owners import shortened
+from distlock.types.values import Unreadable, checked_count, encoded, escaped
 
 #: What the keys of records begin with.
 TAIL = "tail"
@@ -281,7 +281,7 @@ class AbandonedItems:
     def _are_any_gone(self, deadline: float | None) -> bool:
         """Return whether there are fewer deliveries than items that were taken."""
         queue = self._queue
-        counts = queue._store.peek(queue._directory, {}, [TAKEN, HELD], deadline).counts
+        counts = queue._store.peek(queue._directory, Peek(count=[TAKEN, HELD]), deadline).counts
         return counts[TAKEN] > counts[HELD]
 
 

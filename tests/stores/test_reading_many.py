@@ -59,7 +59,7 @@ def test_some_keys_of_each(store, names):
 def test_the_first_records_of_each(store, names, peek):
     found = store.read_many(names, peek=peek)
     for name in names:
-        asked = store.peek(name, peek.first, peek.count, listed=peek.listed)
+        asked = store.peek(name, peek)
         assert alike(found[name], asked), (found[name], asked)
 
 
