@@ -16,8 +16,8 @@ from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.exceptions import NotSupported
-from distlock.types.arguments import checked_name
 from distlock.types.owners import host_problem
+from distlock.types.values import checked_name
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {

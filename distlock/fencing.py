@@ -18,7 +18,7 @@ from django.db.models.sql.where import ExtraWhere
 from django.utils.translation import gettext_lazy as _
 
 from distlock.exceptions import StaleToken
-from distlock.types.arguments import checked_token
+from distlock.types.values import checked_token
 
 M = TypeVar("M", bound=models.Model)
 

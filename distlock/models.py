@@ -9,9 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.registry import ENTRIES, Entry
-from distlock.types.arguments import MAX_NAME, MAX_OWNER
 from distlock.types.lease import MAX_DESCRIPTION
-from distlock.types.values import escaped
+from distlock.types.values import MAX_NAME, MAX_OWNER, escaped
 
 if not apps.is_installed("distlock"):
     raise ImproperlyConfigured(

@@ -20,7 +20,7 @@ from django.core.signals import request_started
 
 from distlock.backends.open_transactions import in_test_environment
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import backoff
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import GROUPS_SETTING, configured_groups
 from distlock.exceptions import LockError, LockUnavailable

@@ -16,10 +16,8 @@ from weakref import WeakSet, ref
 
 from distlock.backends.settings import BackendSettings
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.clock import backoff, clock, left
+from distlock.concurrency.threads import call_after, start, thread_logger
 from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, log_fields

@@ -16,7 +16,7 @@ from django.core.checks import CheckMessage
 from distlock.backends.background import BlockingCalls, Cleanup, answer_due
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import RecordStore
-from distlock.concurrency.backoff import backoff_until
+from distlock.concurrency.clock import backoff_until
 from distlock.concurrency.steps import Call, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult

@@ -27,7 +27,7 @@ from distlock.backends.store import (
 )
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 from distlock.types.values import decoded
 

@@ -27,13 +27,12 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.locking.base_lock import BaseLock
-from distlock.locking.run_under import busy_error, lock_or_slot, run_under
+from distlock.locking.run_under import body_interrupter, busy_error, lock_or_slot, run_under
 from distlock.recipes.progress import Progress
 from distlock.recipes.rate_limiter import RateLimiter
-from distlock.runtime.interrupters import body_interrupter
-from distlock.types.arguments import checked_rate
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner
+from distlock.types.values import checked_rate
 
 logger = logging.getLogger("distlock.celery")
 

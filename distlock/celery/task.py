@@ -39,8 +39,8 @@ from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
 from distlock.runtime.hold import OnLost
 from distlock.runtime.name_template import CallName, Template
-from distlock.runtime.queueing_owners import PREFIX
-from distlock.types.arguments import Release
+from distlock.types.owners import QUEUEING
+from distlock.types.values import Release
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
@@ -57,7 +57,7 @@ _OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew"}
 _NAMED = (
     ("lock", "lock_name", ""),
     ("rate_name", "limiter_name", ""),
-    ("queueing_lock", "queueing_name", PREFIX),
+    ("queueing_lock", "queueing_name", QUEUEING),
     ("progress", "progress_name", ""),
 )
 

@@ -32,7 +32,8 @@ from distlock.exceptions import LockError, NotSupported
 from distlock.locking.run_under import Slots, checked_slots
 from distlock.runtime.hold import OnLost
 from distlock.runtime.name_template import Template
-from distlock.types.arguments import (
+from distlock.types.lease import Kind
+from distlock.types.values import (
     Release,
     checked_callback,
     checked_choice,
@@ -40,7 +41,6 @@ from distlock.types.arguments import (
     checked_release,
     checked_seconds,
 )
-from distlock.types.lease import Kind
 
 TaskOnBusy = Literal["wait", "raise", "skip", "retry"]
 #: Seconds that "wait" waits without a ``timeout``.

@@ -23,14 +23,13 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.lock import Lock
-from distlock.locking.run_under import Slots, lock_or_slot
+from distlock.locking.run_under import BodyInterrupter, Slots, body_interrupter, lock_or_slot
 from distlock.locking.shared import Semaphore
 from distlock.recipes.progress import track
-from distlock.runtime.interrupters import BodyInterrupter, body_interrupter
 from distlock.runtime.name_template import NameTemplate
 from distlock.supervisor.processes import ended_by_signals
-from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner
+from distlock.types.values import OnBusy, Release, checked_choice, waiting_limit
 
 T = TypeVar("T")
 

@@ -20,8 +20,13 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Nested, Steps, arun, run
 from distlock.conf import locks
 from distlock.exceptions import BodyEnded, LockBusy, LockError
-from distlock.locking.blocks import ActiveBlocks, BlockLock, add_leave_error, holder_message
-from distlock.locking.decorator import decorate
+from distlock.locking.blocks import (
+    ActiveBlocks,
+    BlockLock,
+    add_leave_error,
+    decorate,
+    holder_message,
+)
 from distlock.locking.options import LockOptions
 from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.locking.until_commit import (
@@ -34,12 +39,12 @@ from distlock.locking.until_commit import (
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.events import asend_event, send_event
 from distlock.runtime.hold import Hold
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
 from distlock.signals import lock_broken
-from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
+from distlock.types.values import checked_name, checked_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 

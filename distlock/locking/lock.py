@@ -26,7 +26,7 @@ from distlock.locking.twins import twins
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.holds import not_held
 from distlock.runtime.manager import manager
-from distlock.types.arguments import OnBusy, Release, checked_int, checked_name, checked_seconds
+from distlock.types.values import OnBusy, Release, checked_int, checked_name, checked_seconds
 
 if TYPE_CHECKING:
     from distlock.typed import MultiLock  # a stub

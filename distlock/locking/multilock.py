@@ -20,8 +20,7 @@ from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockBusy, LockError
 from distlock.locking.base_lock import BaseLock
-from distlock.locking.blocks import ActiveBlocks, BlockLock
-from distlock.locking.decorator import decorate
+from distlock.locking.blocks import ActiveBlocks, BlockLock, decorate
 from distlock.locking.lock import Lock, transaction_under
 from distlock.locking.options import LockOptions
 from distlock.locking.parts import (
@@ -34,9 +33,9 @@ from distlock.locking.parts import (
 )
 from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import OnBusy, Release
 from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor
+from distlock.types.values import OnBusy, Release
 
 F = TypeVar("F", bound=Callable[..., Any])
 

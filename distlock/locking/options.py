@@ -11,9 +11,10 @@ from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockBusy, LockError, LockTimeout, NotSupported
 from distlock.runtime.acquiring import AcquireRequest
-from distlock.runtime.call_site import call_site
 from distlock.runtime.hold import Entrant, OnLost
-from distlock.types.arguments import (
+from distlock.types.lease import Claim, Holder, LockKey
+from distlock.types.owners import call_site, current_actor
+from distlock.types.values import (
     OnBusy,
     Release,
     checked_callback,
@@ -25,8 +26,6 @@ from distlock.types.arguments import (
     checked_seconds,
     waiting_limit,
 )
-from distlock.types.lease import Claim, Holder, LockKey
-from distlock.types.owners import current_actor
 
 
 class Requester(Protocol):

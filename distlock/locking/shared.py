@@ -19,9 +19,9 @@ from distlock.records.shared_backend import SharedBackend, shared_locks
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.manager import manager
-from distlock.types.arguments import OnBusy, Release, checked_count
 from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, LockKey, Owner
 from distlock.types.owners import current_owner
+from distlock.types.values import OnBusy, Release, checked_count
 
 
 @dataclass(slots=True, eq=False)

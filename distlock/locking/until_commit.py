@@ -42,11 +42,11 @@ from distlock.exceptions import (
     ReleasedInTransaction,
 )
 from distlock.locking.options import LockOptions
-from distlock.runtime.call_site import callers_level
 from distlock.runtime.hold import Entrant, Hold
 from distlock.runtime.manager import manager
-from distlock.types.arguments import Release
 from distlock.types.lease import Kind, LockKey, Owner
+from distlock.types.owners import callers_level
+from distlock.types.values import Release
 
 logger = logging.getLogger("distlock")
 

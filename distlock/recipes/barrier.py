@@ -35,9 +35,9 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import GENERATION, Done, Plan
 from distlock.records.seats import Seats
-from distlock.types.arguments import checked_callback, checked_count
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
+from distlock.types.values import checked_callback, checked_count
 
 #: The tokens of all parties are in one record.
 _MOST_PARTIES = 500

@@ -22,10 +22,9 @@ from distlock.recipes.cells import Cell, Columns
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe
 from distlock.records.seats import as_datetime
-from distlock.types.arguments import checked_int
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
-from distlock.types.values import shortened
+from distlock.types.values import checked_int, shortened
 
 _VALUE = "value"
 #: what a counter can be: what fits into a column of 64 bits

@@ -23,8 +23,8 @@ from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import Block
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, value_of
-from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Kind, Lease, log_fields
+from distlock.types.values import checked_seconds, checked_text
 
 
 class Delivery(Block):

@@ -19,9 +19,9 @@ from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Ord
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import checked_callback, checked_data, checked_int, checked_label
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
+from distlock.types.values import checked_callback, checked_data, checked_int, checked_label
 
 #: Seconds that one who gives up has for telling the others.
 _LAST_ANSWER = 1.0

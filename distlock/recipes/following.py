@@ -15,16 +15,15 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import call_and_log, start_for_callbacks, thread_logger
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
-from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
+from distlock.types.values import checked_callback
 
 T = TypeVar("T")
 

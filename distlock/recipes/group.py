@@ -35,8 +35,8 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, owner_of, since_when, value_of
-from distlock.types.arguments import checked_count, checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
+from distlock.types.values import checked_count, checked_data, checked_name
 
 _MEMBER = "m/"
 #: How many departures are kept for those who have not looked yet, and how many are noted or

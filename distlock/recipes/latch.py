@@ -24,8 +24,8 @@ from distlock.recipes.cells import Cell, Columns, state
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.records.seats import as_datetime
-from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind
+from distlock.types.values import checked_count
 
 _LATCH = "latch"
 

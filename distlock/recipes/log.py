@@ -42,15 +42,15 @@ from distlock.recipes.recipe import (
 )
 from distlock.records.recipe_records import Done, Plan
 from distlock.records.seats import as_datetime
-from distlock.types.arguments import (
+from distlock.types.lease import Kind
+from distlock.types.owners import current_owner
+from distlock.types.values import (
     checked_count,
     checked_flag,
     checked_int,
     checked_seconds,
     checked_text,
 )
-from distlock.types.lease import Kind
-from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 

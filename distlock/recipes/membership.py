@@ -12,7 +12,7 @@ from weakref import ref
 
 from distlock.activity import current_activity
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
-from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import backoff
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.steps import Call, Steps, or_undo, run
 from distlock.concurrency.threads import start, thread_logger

@@ -29,8 +29,8 @@ from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, owner_of, since_when
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
+from distlock.types.values import checked_callback, checked_data, checked_flag, checked_name
 
 T = TypeVar("T")
 

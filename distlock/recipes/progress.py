@@ -36,9 +36,9 @@ from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.records.recipe_records import REPORT, Plan
 from distlock.records.seats import held_key, owner_of, value_of
-from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
+from distlock.types.values import checked_token
 
 T = TypeVar("T")
 

@@ -17,8 +17,7 @@ from django.db import transaction
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Overtaken, Snapshot
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.locking.parts import EnteredLocks
@@ -34,9 +33,9 @@ from distlock.recipes.recipe import (
     deadline_of,
     encoded_by,
 )
-from distlock.types.arguments import checked_count, checked_flag, waiting_limit
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
+from distlock.types.values import checked_count, checked_flag, waiting_limit
 
 #: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
 #: whether to go on when others were faster, or to come to nothing then.

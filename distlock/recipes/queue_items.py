@@ -30,10 +30,9 @@ from distlock.concurrency.clock import clock
 from distlock.recipes.recipe import Recipe, checked_json
 from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.records.seats import held_key, owner_of
-from distlock.runtime.call_site import shortened
-from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind, Owner
-from distlock.types.values import Unreadable, encoded, escaped
+from distlock.types.owners import shortened
+from distlock.types.values import Unreadable, checked_count, encoded, escaped
 
 #: What the keys of records begin with.
 TAIL = "tail"

@@ -31,7 +31,7 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of
-from distlock.types.arguments import (
+from distlock.types.values import (
     checked_count,
     checked_flag,
     checked_int,

@@ -41,8 +41,7 @@ from distlock.backends.store import (
     Record,
     Snapshot,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.concurrency.steps import Call
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
@@ -71,8 +70,8 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
 from distlock.records.recipe_records import Plan
-from distlock.types.arguments import checked_count, checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
+from distlock.types.values import checked_count, checked_name, checked_seconds
 
 #: More records of one kind than there can be.
 _ALL = 2**31 - 1

@@ -32,7 +32,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockBusy, LockUnavailable
-from distlock.locking.decorator import decorate
+from distlock.locking.blocks import decorate
 from distlock.locking.options import LockOptions
 from distlock.locking.twins import twins
 from distlock.recipes.membership import Membership
@@ -40,9 +40,9 @@ from distlock.recipes.permits import PERMITS, Permits, first_seen, grants_in, me
 from distlock.recipes.recipe import Block, Recipe
 from distlock.records.recipe_records import Done, Plan
 from distlock.records.seats import Seats, held_key
-from distlock.types.arguments import OnBusy, checked_count, checked_period
 from distlock.types.lease import RELIED_ON, Claim, Holder, Kind, new_nonce
 from distlock.types.owners import current_liveness, current_owner
+from distlock.types.values import OnBusy, checked_count, checked_period
 
 F = TypeVar("F", bound=Callable[..., Any])
 

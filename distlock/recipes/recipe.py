@@ -23,8 +23,7 @@ from distlock.backends.store import (
     Snapshot,
     TooLarge,
 )
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
@@ -33,10 +32,16 @@ from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.locking.blocks import add_leave_error
 from distlock.records.recipe_records import ANSWER, Decide, Plan
 from distlock.records.shared_backend import SharedBackend, shared_locks
-from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind, LockKey, new_nonce
 from distlock.types.owners import new_owner
-from distlock.types.values import check_value, plain, shortened
+from distlock.types.values import (
+    check_value,
+    checked_flag,
+    checked_name,
+    plain,
+    shortened,
+    waiting_limit,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -29,8 +29,7 @@ from distlock.backends.store import (
     Snapshot,
     Unchanged,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable
 from distlock.records.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
 from distlock.records.seats import (

@@ -25,8 +25,7 @@ from distlock.backends.store import (
     SessionEnded,
     Unchanged,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.records.seats import (
     LIMIT,

@@ -15,10 +15,9 @@ from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_ree
 from distlock.runtime.events import event
 from distlock.runtime.hold import Hold, task_of
 from distlock.runtime.holds import Holds, not_held
-from distlock.runtime.local_queue import Ticket
+from distlock.runtime.local_queue import Ticket, counted_queue
 from distlock.runtime.name_template import warn_if_unfilled
 from distlock.runtime.renewal import LeaseRenewer
-from distlock.runtime.waiting_counts import counted_queue
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor

@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.exceptions import LockError
 from distlock.runtime.events import OutageLog, log_unreleased, send_loss

@@ -25,8 +25,7 @@ from distlock.recipes.log import forget_values
 from distlock.records.seats import held_key
 from distlock.runtime.hold import Hold
 from distlock.runtime.manager import manager
-from distlock.runtime.queueing_owners import PREFIX as QUEUEING
-from distlock.types.owners import current_liveness, current_owner, is_reserved
+from distlock.types.owners import QUEUEING, current_liveness, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "held_elsewhere", "isolated_locks"]
 

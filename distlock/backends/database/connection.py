@@ -41,7 +41,7 @@ from distlock.backends.database.statements import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 
 #: shuts the socket of a connection down, from another thread
 HangUp = Callable[[], object]

@@ -27,8 +27,7 @@ from distlock.backends.database.statements import Result, Statement, with_tables
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Latch
-from distlock.concurrency.threads import start
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start
 
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
 IDLE = 60.0

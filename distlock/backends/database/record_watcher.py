@@ -28,8 +28,7 @@ from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, chann
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start, thread_logger
 from distlock.exceptions import LockUnavailable

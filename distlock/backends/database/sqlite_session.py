@@ -28,8 +28,7 @@ from distlock.backends.open_transactions import (
     connection_of_test_case,
 )
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.threads import start
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim

@@ -66,8 +66,7 @@ from distlock.backends.database.stall_monitor import StallMonitor
 from distlock.backends.database.statements import Result
 from distlock.backends.database.wait_session import LockRows, WaitSession, WaitSessionPool
 from distlock.backends.database.waiter import HolderEvidence, Waiter
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.concurrency.pending import NotAnswered
 from distlock.concurrency.steps import Call, Sleep, Steps, Wait
 from distlock.concurrency.workers import WorkerThreads

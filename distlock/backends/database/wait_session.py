@@ -19,7 +19,7 @@ from distlock.backends.database.pool import Pool
 from distlock.backends.database.sql import holder
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.types.lease import Claim, Lease
 

@@ -27,8 +27,7 @@ from distlock.backends.database.wait_session import (
 )
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start, thread_logger
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
 

@@ -24,8 +24,7 @@ from distlock.backends.etcd.messages import (
 )
 from distlock.backends.etcd.options import EtcdOptions
 from distlock.backends.etcd.watches import Watches
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.exceptions import LockUnavailable
 
 T = TypeVar("T")

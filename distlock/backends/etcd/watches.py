@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.messages import Json, key_range
-from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import backoff
 from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.

@@ -35,11 +35,9 @@ from distlock.backends.zookeeper.records import (
 )
 from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
 from distlock.backends.zookeeper.tree import RECORDS, escaped, unescaped
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.threads import start
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after, start
 from distlock.exceptions import LockError
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 
