@@ -43,7 +43,7 @@ SKIPPED = "SKIPPED"
 SKIPPED_MARK = f"{SKIPPED}: "
 
 
-class NotRequeued(Reject, Ignore):  # type: ignore[misc]
+class NotRequeued(Reject, Ignore):
     """A task that was to be requeued could not be published.
 
     Celery treats it as a Reject. It is an Ignore, too, because ``autoretry_for`` retries after a
@@ -291,7 +291,7 @@ class TaskExecution(RunningTask):
     def _comes_again(self, error: BaseException | None) -> bool:
         """Return whether the broker will deliver the same message again, or Celery call again."""
         if isinstance(error, Reject):
-            return bool(error.requeue)
+            return bool(error.requeue)  # type: ignore[attr-defined]
         if isinstance(error, Retry):
             return bool(self.request.is_eager)
         shuts_down = isinstance(error, (SystemExit, KeyboardInterrupt))

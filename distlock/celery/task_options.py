@@ -373,8 +373,8 @@ class ReceivedArguments:
             return value
         serializer = self._task.serializer or self._task._get_app().conf.task_serializer
         try:
-            kind, encoding, message = dumps(value, serializer)  # type: ignore[no-untyped-call]
-            value = loads(message, kind, encoding, accept=[kind])  # type: ignore[no-untyped-call]
+            kind, encoding, message = dumps(value, serializer)
+            value = loads(message, kind, encoding, accept=[kind])
         except Exception as error:
             for interrupt in (error, error.__context__):
                 if isinstance(interrupt, _INTERRUPTS):
