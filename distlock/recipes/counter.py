@@ -33,7 +33,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CounterInfo:
-    """What a counter is, and who has changed it last, and when, by its own clock.
+    """The value of a counter, with the author and the time, by its own clock, of the last change.
 
     ``token`` grows with every change. All but the first three are None if it was never changed.
     """
@@ -102,7 +102,7 @@ class Counter(Recipe):
 
 
 class CounterDescription(Description[CounterInfo]):
-    """What it is, and who has changed it."""
+    """Its value, and the author of the last change."""
 
     help = "Counters: list, show."
     empty = _("Counters are listed here once somebody has added to one.")
