@@ -79,9 +79,9 @@ class TaskExecution(RunningTask):
 
         Returns what the task returned, ``busy_result`` if it was skipped.
 
-        Raises what the body raises, Retry for a task that has been requeued because its lock was
-        busy or could not be asked for, LockBusy, LockUnavailable or ValueNotAgreed for one that has
-        not, LockLost if the lock was lost.
+        Raises the error of the body, or Retry for a task that was requeued because its lock was
+        busy or unavailable. If it was not requeued, raises LockBusy, LockUnavailable or
+        ValueNotAgreed; LockLost if the lock was lost.
         """
         outer = running_task.set(self)
         ended_by: BaseException | None = None

@@ -297,7 +297,7 @@ class LockedRequest(Request):
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
             running_task.reset(outer)
-        # What is not acknowledged by now will be delivered again.
+        # A message that is not acknowledged by now will be delivered again.
         self._comes_again = self._comes_again or requeued.republished or not self.acknowledged
         start(self._await_death_and_free, "distlock-dead-worker")
         return answer

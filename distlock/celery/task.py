@@ -204,7 +204,7 @@ class LockedTask(DjangoTask):  # type: ignore[type-arg]
 
     @property
     def _execution(self) -> TaskExecution | None:
-        """What goes on of this task in the current thread or greenlet."""
+        """The run of this task in the current thread or greenlet."""
         running = running_task.get()
         return running if isinstance(running, TaskExecution) and running.task is self else None
 
@@ -320,7 +320,7 @@ def locked_task(
     It may also run at most so often, see ``rate``, and report how far it is, see ``progress``.
 
     Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
-    tasks. What is not given is as ``base`` has it.
+    tasks. Options that are not given are those of ``base``.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """

@@ -1,4 +1,4 @@
-"""What every lock-like object of users does: taking, leaving, ``with``, decorator, looking.
+"""The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
 backend for. All else is here, and twins(): a method for threads and its twin for tasks, made of one
@@ -122,7 +122,7 @@ class BaseLock(BlockLock):
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
-    #: who had the lock when it was refused last, by whichever thread or task, where that is known
+    #: the holder at the last refusal of any thread or task, where it is known
     _refused_by: Holder | None = None
     #: Whether the name comes from a template that was filled in, so that braces in it are meant.
     name_is_filled_in: bool = False
@@ -175,7 +175,7 @@ class BaseLock(BlockLock):
         until the open transactions of this thread have ended, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
-        LockUnavailable if the backend cannot be told; it is then freed when the backend can be
+        LockUnavailable if the backend does not answer; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
         if asyncio._get_running_loop() is not None:
@@ -191,7 +191,7 @@ class BaseLock(BlockLock):
         await arun(manager().release(self._key, self._current_owner, self))
 
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the lock anew.
+        """Decorate a plain or async function; every call takes the lock again.
 
         With ``on_busy="skip"`` a call that finds it busy returns ``busy_result``.
         """

@@ -207,16 +207,16 @@ class BlockLock:
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
         As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
-        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
-        that is held already is entered once more; one that was lost and not released yet raises
-        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
-        either case, and a lost lock is taken anew.
+        in seconds, -1 waits forever. Arguments that are not given are those of the constructor; it
+        returns False also with ``on_busy="raise"``, which is for ``with`` and decorated functions.
+        A lock that is held already is entered once more; one that was lost and not released yet
+        raises LockLost; with ``renew=False`` it is taken again. With ``owner`` the backend is asked
+        in either case, and a lost lock is taken again.
 
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
-        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
-        protect what is done in a transaction that is open already.
+        does not answer, LockDeadlock if waiting would never end. Raises LockError if the lock is
+        held already with a shorter lease than this one is to have, or if ``release="commit"`` would
+        not protect an open transaction.
         """
         return self._acquire(blocking, timeout) is not None
 
@@ -233,7 +233,7 @@ class BlockLock:
             return False
         return True
 
-    # What locks do in their own way
+    # For each kind of lock
 
     def check(self) -> None:
         """Raise LockNotHeld or LockLost unless it is held. Asks no backend."""
@@ -330,7 +330,7 @@ class Attempt:
         try:
             self._unused.pop()
         except IndexError:
-            raise LockError(f"{self._lock!r}: call attempt() anew for each block") from None
+            raise LockError(f"{self._lock!r}: call attempt() again for each block") from None
         return False if self._lock._options.timeout is None else None
 
 
