@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme.pages import ROOT
+from tests.readme.pages import ROOT, TUTORIAL
 from tests.readme.walk import KEYS, Shell, Step, steps, write
 from tests.servers.process import free_port
 
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+PAGE = TUTORIAL.read_text()
 #: That of the reader's superuser.
-PASSWORD = re.search(r"SUPERUSER_PASSWORD=(\S+) .* --username (\S+)", TUTORIAL)
+PASSWORD = re.search(r"SUPERUSER_PASSWORD=(\S+) .* --username (\S+)", PAGE)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def look(port: str, step: Step) -> None:
 def of_the_page(*leave_out: str) -> tuple[list[Step], dict[str, str]]:
     """Return what the tutorial says, with a free port, and the environment of its terminals."""
     port = str(free_port())
-    found = steps(TUTORIAL.replace("8000", port), leave_out=leave_out)
+    found = steps(PAGE.replace("8000", port), leave_out=leave_out)
     return found, {"PORT": port, "PATH": os.defpath}
 
 
