@@ -5,6 +5,7 @@ import asyncio
 import inspect
 import signal
 from contextlib import suppress
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +13,14 @@ from django.apps import apps
 from django.contrib.auth.models import Group
 from django.core.management import BaseCommand, call_command
 from django.db import connection, models
+from django.test import RequestFactory
 
 from distlock import Lock, locks
 from distlock.testing import LeakedLock, isolated_locks
-from tests.readme.pages import snippets
+from tests.readme.pages import PAGES, TUTORIAL, snippets
 
-SNIPPETS = snippets("python")
+SNIPPETS = snippets("python", [page for page in PAGES if page != TUTORIAL])
+_numbers = count()
 
 
 def is_settings(snippet):
@@ -34,7 +37,7 @@ def reader(backend_settings, settings):
     settings.DISTLOCK = backend_settings("sqlite")
     made = []
     names = {
-        "__name__": "tests.readme",
+        "__name__": f"tests.readme.snippet_{next(_numbers)}",  # tasks of one name must be the same
         "Lock": Lock,
         "models": models,
         "invoice": object(),
@@ -65,7 +68,7 @@ def reader(backend_settings, settings):
 def run(snippet, names):
     """Run it statement by statement; a model gets its table as soon as it is there.
 
-    A management command is run for 7.
+    A management command is run for 7, and a view is called for 7, as far as they take arguments.
     """
     for statement in ast.parse(snippet).body:
         module = ast.Module([statement], [])
@@ -74,8 +77,12 @@ def run(snippet, names):
         if inspect.iscoroutine(result):
             asyncio.run(result)
         model = names.get(getattr(statement, "name", None))
+        if inspect.isfunction(model) and "request" in inspect.signature(model).parameters:
+            _, *others = inspect.signature(model).parameters
+            response = model(RequestFactory().get("/"), *[7 for _ in others])
+            assert asyncio.run(response) if inspect.iscoroutine(response) else response
         if inspect.isclass(model) and issubclass(model, BaseCommand):
-            call_command(model(), "7")
+            call_command(model(), *(["7"] if "add_arguments" in vars(model) else []))
         elif inspect.isclass(model) and issubclass(model, models.Model):
             with connection.schema_editor() as editor:
                 editor.create_model(model)
