@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import signal
+import unittest
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -31,7 +32,8 @@ def first_line(snippet):
 @pytest.fixture
 def reader(backend_settings, settings):
     """What the reader has around the snippets."""
-    settings.DISTLOCK = backend_settings("sqlite")
+    local = {"BACKEND": "distlock.backends.local.LocalBackend"}
+    settings.DISTLOCK = {**backend_settings("sqlite"), "local": local, "new": local}
     made = []
     names = {
         "__name__": "tests.readme",
@@ -65,7 +67,7 @@ def reader(backend_settings, settings):
 def run(snippet, names):
     """Run it statement by statement; a model gets its table as soon as it is there.
 
-    A management command is run for 7.
+    A management command is run for 7, and each test is run.
     """
     for statement in ast.parse(snippet).body:
         module = ast.Module([statement], [])
@@ -74,7 +76,13 @@ def run(snippet, names):
         if inspect.iscoroutine(result):
             asyncio.run(result)
         model = names.get(getattr(statement, "name", None))
-        if inspect.isclass(model) and issubclass(model, BaseCommand):
+        if inspect.isfunction(model) and model.__name__.startswith("test_"):
+            model()
+        elif inspect.isclass(model) and issubclass(model, unittest.TestCase):
+            result = unittest.TestResult()
+            unittest.defaultTestLoader.loadTestsFromTestCase(model).run(result)
+            assert result.testsRun and result.wasSuccessful(), result.failures + result.errors
+        elif inspect.isclass(model) and issubclass(model, BaseCommand):
             call_command(model(), "7")
         elif inspect.isclass(model) and issubclass(model, models.Model):
             with connection.schema_editor() as editor:
