@@ -67,7 +67,7 @@ def reader(backend_settings, settings):
 def run(snippet, names):
     """Run it statement by statement; a model gets its table as soon as it is there.
 
-    A management command is run for 7, and each test is run.
+    A management command is run for 7.
     """
     for statement in ast.parse(snippet).body:
         module = ast.Module([statement], [])
@@ -76,18 +76,23 @@ def run(snippet, names):
         if inspect.iscoroutine(result):
             asyncio.run(result)
         model = names.get(getattr(statement, "name", None))
-        if inspect.isfunction(model) and model.__name__.startswith("test_"):
-            model()
-        elif inspect.isclass(model) and issubclass(model, unittest.TestCase):
-            result = unittest.TestResult()
-            unittest.defaultTestLoader.loadTestsFromTestCase(model).run(result)
-            assert result.testsRun and result.wasSuccessful(), result.failures + result.errors
-        elif inspect.isclass(model) and issubclass(model, BaseCommand):
+        if inspect.isclass(model) and issubclass(model, BaseCommand):
             call_command(model(), "7")
         elif inspect.isclass(model) and issubclass(model, models.Model):
             with connection.schema_editor() as editor:
                 editor.create_model(model)
             names["made"].append(model)
+        run_test(model)
+
+
+def run_test(found):
+    """Run what a snippet has defined, if that is a test."""
+    if inspect.isclass(found) and issubclass(found, unittest.TestCase):
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(found).run(result)
+        assert result.testsRun and result.wasSuccessful(), result.failures + result.errors
+    elif inspect.isfunction(found) and found.__name__.startswith("test_"):
+        found()
 
 
 @pytest.mark.parametrize(
