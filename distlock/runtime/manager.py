@@ -326,7 +326,7 @@ class LockManager:
     def unwatch(self, hold: Hold) -> None:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self.renewer.mutex:
-            self.renewer.drop(hold)
+            self.renewer.kept.pop(hold.lease.nonce, None)
 
 
 #: that of this process
