@@ -16,7 +16,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.base import LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Call, Sleep, Steps
+from distlock.concurrency.steps import Call, Sleep, Steps, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.locking.base_lock import BaseLock, twins
@@ -208,9 +208,10 @@ class Lock(BaseLock):
 
     def _leave_to_transaction(self, body_error: BaseException | None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""
+        owner = self._current_owner
         try:
-            self._keep_until_commit(self._current_owner)
-            self._leave(self._current_owner, warns=False)
+            self._keep_until_commit(owner)
+            run(manager().release(self._key, owner, self))
         except LockError as error:
             if body_error is None or isinstance(error, BodyEnded):
                 raise
