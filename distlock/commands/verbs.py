@@ -208,16 +208,7 @@ def _draw(live: Live, command: BaseCommand, ref: Ref, **others: object) -> None:
         command.stdout.write("")
 
 
-def _operate(
-    operation: Operation,
-    command: BaseCommand,
-    ref: Ref,
-    *,
-    reason: str,
-    who: str,
-    interactive: bool = False,
-    **options: Any,
-) -> None:
+def _operate(operation: Operation, command: BaseCommand, ref: Ref, **options: Any) -> None:
     """Ask, if that is asked for, and do it; end the command if it cannot be done."""
     proposal = ask(ref.alias, lambda: operation.propose(ref, options))
     ref, perform = proposal.ref, proposal.perform
@@ -228,9 +219,9 @@ def _operate(
     if perform is None:
         return
     if proposal.question:
-        exit_codes.confirm(command, interactive, proposal.question)
-    signed = {"reason": reason, "who": who or audit.system_user()}
-    effect = ask(ref.alias, lambda: perform(ref, {**options, **signed}))
+        exit_codes.confirm(command, options["interactive"], proposal.question)
+    signed = {**options, "who": options["who"] or audit.system_user()}
+    effect = ask(ref.alias, lambda: perform(ref, signed))
     if not effect:
         fail(NOT_HELD, f"{proposal.missing} any more; nothing was done")
     effect = Effect() if effect is True else effect

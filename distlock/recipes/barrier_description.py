@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.utils.translation import gettext_lazy as _
 
@@ -22,16 +22,12 @@ class BarrierDescription(Description[BarrierInfo]):
 
     help = "Barriers: list, show."
     empty = _("Barriers are listed here once somebody has waited at one.")
-    recipe: ClassVar[type[Barrier | DoubleBarrier]] = Barrier
+    recipe: ClassVar[Any] = Barrier
     columns: ClassVar[Columns[BarrierInfo]] = (
         (_("State"), _state),
         (_("Waiting"), lambda report: Cell(len(report.waiting), "number")),
         (_("Parties"), lambda report: Cell(report.parties, "number")),
     )
-
-    def read(self, ref: Ref) -> BarrierInfo:
-        """Return who waits or is inside, and whether it is broken."""
-        return ref.recipe(self.recipe).info()
 
     def detail(self, ref: Ref, report: BarrierInfo) -> Detail:
         """Return who has come."""

@@ -110,6 +110,7 @@ class Counter(Recipe):
 class CounterDescription(Description[CounterInfo]):
     """Its value, and the author of the last change."""
 
+    recipe = Counter
     help = "Counters: list, show."
     empty = _("Counters are listed here once somebody has added to one.")
     columns: ClassVar[Columns[CounterInfo]] = (
@@ -117,10 +118,6 @@ class CounterDescription(Description[CounterInfo]):
         (_("Changed by"), lambda report: Cell(report.by, "mono")),
         (_("Changed"), lambda report: Cell(report.at, "moment")),
     )
-
-    def read(self, ref: Ref) -> CounterInfo:
-        """Return what it is, and who has changed it."""
-        return ref.recipe(Counter).info()
 
     def detail(self, ref: Ref, report: CounterInfo) -> Detail:
         """Return the same."""
@@ -259,6 +256,7 @@ def _state(report: LatchInfo) -> Cell:
 class LatchDescription(Description[LatchInfo]):
     """The number left to be counted down."""
 
+    recipe = CountDownLatch
     help = "Latches that are counted down: list, show."
     empty = _("Latches are listed here once somebody has counted one down.")
     columns: ClassVar[Columns[LatchInfo]] = (
@@ -267,10 +265,6 @@ class LatchDescription(Description[LatchInfo]):
         (_("Began with"), lambda report: Cell(report.began, "number")),
         (_("Changed"), lambda report: Cell(report.at, "moment")),
     )
-
-    def read(self, ref: Ref) -> LatchInfo:
-        """Return what is left."""
-        return ref.recipe(CountDownLatch).info()
 
     def detail(self, ref: Ref, report: LatchInfo) -> Detail:
         """Return the same."""

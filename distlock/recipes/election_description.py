@@ -201,6 +201,7 @@ def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:
 class ElectionDescription(Description[ElectionInfo]):
     """The leader, the candidates in order, and the history."""
 
+    recipe = Election
     help = "Elections: list, show, history, appoint a leader, ask one to step down."
     list_help = "List the elections, and who leads."
     show_help = "Show who leads, and who stands in which order."
@@ -225,10 +226,6 @@ class ElectionDescription(Description[ElectionInfo]):
         "appoint": _appointing,
         "step-down": _stepping_down,
     }
-
-    def read(self, ref: Ref) -> ElectionInfo:
-        """Return who leads, who stands, and who has led."""
-        return ref.recipe(Election).info()
 
     def is_there(self, report: ElectionInfo) -> bool:
         """Return whether somebody stands."""
