@@ -95,7 +95,7 @@ class Counter(Recipe):
         value = before + n
         if not LEAST <= value <= MOST:
             raise OverflowError(
-                f"n={shortened(n)}: {self!r} is {before}, and has 64 bits with its sign"
+                f"n={shortened(n)}: {self!r} is {before}, and must stay a signed 64-bit number"
             )
         by = str(current_owner())
         return {"value": value, "by": by, "at": time.time_ns() // 1000}, value

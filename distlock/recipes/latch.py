@@ -140,7 +140,7 @@ class CountDownLatch(Recipe):
         wanted = began if self._count is None else self._count
         if wanted is None:
             raise ValueNotAgreed(
-                f"{self!r}: count was not given, and nobody has said yet what it is"
+                f"{self!r}: count was not given, and no other process has given it"
             )
         if began not in (None, wanted):
             raise ValueNotAgreed(
