@@ -19,10 +19,9 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.blocks import BlockLock, add_leave_error
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.holds import not_held
 from distlock.runtime.manager import manager

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.db import migrations, models
 
-from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.migrations._create_table import CreateTable
+from distlock.models import ExactCharField, ExactTextField, Literal, NoPadCharField
 
 #: The names of the admin's models of the coordination family.
 PAGES = {

@@ -202,6 +202,7 @@ def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:
 class ElectionDescription(Description[ElectionInfo]):
     """The leader, the candidates in order, and the history."""
 
+    recipe = Election
     help = "Elections: list, show, history, appoint a leader, ask one to step down."
     list_help = "List the elections with their leaders."
     show_help = "Show the leader, and the candidates in their order."
@@ -226,10 +227,6 @@ class ElectionDescription(Description[ElectionInfo]):
         "appoint": _appointing,
         "step-down": _stepping_down,
     }
-
-    def read(self, ref: Ref) -> ElectionInfo:
-        """Return who leads, who stands, and who has led."""
-        return ref.recipe(Election).info()
 
     def is_there(self, report: ElectionInfo) -> bool:
         """Return whether somebody stands."""

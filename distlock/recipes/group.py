@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import Delete, Exists, Peek, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.following import Follower, Watch
@@ -201,7 +201,7 @@ class Group(Block, Recipe):
     def _look(self, deadline: float | None) -> Snapshot:
         """Read what joining depends on: no records, unless some are to be removed."""
         there = held_key("")
-        seen = self._store.peek(self._directory, {}, [there, _MEMBER], deadline)
+        seen = self._store.peek(self._directory, Peek(count=[there, _MEMBER]), deadline)
         if seen.counts[_MEMBER] - seen.counts[there] <= _KEPT:
             return seen
         return self._store.read(self._directory, deadline)

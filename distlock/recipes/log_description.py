@@ -237,7 +237,7 @@ class ConfigDescription(Description[Value]):
             offers=[Offer("edit", _("Edit…"), ref.of(now.version))],
             explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),
-                _("A process without the backend goes on with the last value that it has seen."),
+                _("During an outage a process goes on with the last value that it has seen."),
             ],
         )
 

@@ -88,6 +88,7 @@ _GROUP: Columns[tuple[str, int]] = (
 class QueueDescription(Description[QueueInfo]):
     """How full it is, what is being delivered, and what was put aside."""
 
+    recipe = Queue
     help = "Queues: list, show, dead letters, retry, release, purge, resize."
     list_help = "List the queues, and how full they are."
     show_help = "Show the items of a queue, and its consumers."
@@ -103,10 +104,6 @@ class QueueDescription(Description[QueueInfo]):
     actions = ACTIONS
     verbs = VERBS
     watched = True
-
-    def read(self, ref: Ref) -> QueueInfo:
-        """Return the figures."""
-        return ref.recipe(Queue).info()
 
     def problems(self, report: QueueInfo) -> Iterator[tuple[str, str]]:
         """Return how many dead letters there are, if any."""

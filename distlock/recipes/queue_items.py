@@ -22,6 +22,7 @@ from distlock.backends.store import (
     Exists,
     Having,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -280,7 +281,7 @@ class AbandonedItems:
     def _are_any_gone(self, deadline: float | None) -> bool:
         """Return whether there are fewer deliveries than items that were taken."""
         queue = self._queue
-        counts = queue._store.peek(queue._directory, {}, [TAKEN, HELD], deadline).counts
+        counts = queue._store.peek(queue._directory, Peek(count=[TAKEN, HELD]), deadline).counts
         return counts[TAKEN] > counts[HELD]
 
 

@@ -17,6 +17,7 @@ from distlock.backends import reading
 from distlock.backends.store import (
     MAX_VALUE,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -104,7 +105,7 @@ class Recipe:
 
     def _keys(self, listed: KeyRange, deadline: float | None) -> Sequence[str]:
         """Return the keys of some records. This blocks."""
-        return self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
+        return self._store.peek(self._directory, Peek(listed=listed), deadline).keys
 
     def _change(
         self, decide: Decide, deadline: float | None = None, *, keys: Collection[str] | None = None
