@@ -59,7 +59,7 @@ def argument(checked: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
-#: What a lock may be called, and how it may be described.
+#: The valid names and descriptions of a lock.
 name, description = argument(checked_name), argument(checked_description)
 
 

@@ -146,7 +146,7 @@ RELEASE = Verb(
 def _resize(command: BaseCommand, *, name: str, value: int, using: str, **options: Any) -> None:
     ref = Ref(using, name)
     semaphore = ref.recipe(Semaphore)
-    # Who misspells a name would leave a record that no sweep forgets.
+    # A misspelt name would leave a record that no sweep forgets.
     if not options["create"] and not ask(using, semaphore.info).slots:
         unknown = f"Nobody uses a semaphore {ref.where}, and nobody has said how many seats it has."
         fail(FAILED, f"{unknown} Say --create if the name is right.")

@@ -306,7 +306,7 @@ def _refuse_to_extend(hold: Hold, seconds: float) -> None:
     if claim.maybe_repeated:
         raise LockUnavailable(
             f"extend({seconds:g}): an earlier request for lock {claim.name!r}, whose answer was"
-            " lost, may still come, and bring back the first end. Take the lock again"
+            " lost, may still arrive, and restore the earlier end. Take the lock again"
         )
 
 

@@ -5,8 +5,9 @@ add puts it on the condition that nobody else has since it was read, and beside 
 see Recipe._change_once(): so an add whose answer was lost is made once, and returns the right
 value.
 
-That of a latch has one record, ``latch``: the count it began with, and what is left of it. It is
-put in the same way, exactly once. It never grows again, so a waiter that finds it at 0 can go on.
+The directory of a latch has one record, ``latch``: the count it began with, and what is left of it.
+It is put in the same way, exactly once. It never grows again, so a waiter that finds it at 0 can go
+on.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Counter(Recipe):
         value = before + n
         if not LEAST <= value <= MOST:
             raise OverflowError(
-                f"n={shortened(n)}: {self!r} is {before}, and has 64 bits with its sign"
+                f"n={shortened(n)}: {self!r} is {before}, and must stay a signed 64-bit number"
             )
         by = str(current_owner())
         return {"value": value, "by": by, "at": time.time_ns() // 1000}, value
@@ -238,7 +239,7 @@ class CountDownLatch(Recipe):
         wanted = began if self._count is None else self._count
         if wanted is None:
             raise ValueNotAgreed(
-                f"{self!r}: count was not given, and nobody has said yet what it is"
+                f"{self!r}: count was not given, and no other process has given it"
             )
         if began not in (None, wanted):
             raise ValueNotAgreed(

@@ -294,8 +294,8 @@ class GroupDescription(Description[Sequence[Member]]):
     """The members of a group: since when they are there, and their data."""
 
     help = "Groups of processes: list, show."
-    list_help = "List the groups, and how many are in each."
-    show_help = "Show who is in a group."
+    list_help = "List the groups, with their numbers of members."
+    show_help = "Show the members of a group."
     empty = _("Groups are listed here once a process has joined one.")
     missing = "nobody is in group {}"
     entries = "members"
@@ -329,7 +329,7 @@ class GroupDescription(Description[Sequence[Member]]):
             tables=[Table("members", _("Members"), self.members, report, empty, hint)],
             explanation=[
                 _(
-                    "Each process that is there renews its record. If a process dies, or is cut"
+                    "Each member renews its record. If a process dies, or is cut"
                     " off for longer than its lease, it is gone from here."
                 ),
                 _(

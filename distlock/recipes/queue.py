@@ -119,7 +119,7 @@ class Queue(OperatedQueue):
             items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
 
-    @async_unsafe("put_on_commit() is for transactions, which tasks have none of; use aput().")
+    @async_unsafe("put_on_commit() needs a transaction, and tasks have none; use aput().")
     def put_on_commit(
         self,
         body: Any,

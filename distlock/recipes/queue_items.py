@@ -187,7 +187,7 @@ def why_unreadable(record: Record) -> str:
         return f"it cannot be read: {value.reason}"
     if isinstance(value, dict) and value.keys() == _FIELDS:
         return ""
-    return "it cannot be read: it is no item of a queue"
+    return "it cannot be read: it is not an item of a queue"
 
 
 def put_back(

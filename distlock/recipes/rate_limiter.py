@@ -394,7 +394,7 @@ class RateLimiterDescription(Description[RateInfo]):
     """How many permits are taken, of how many, and who waits."""
 
     help = "Rate limiters: list, show."
-    empty = _("Rate limiters are listed here once somebody has had a permit of one.")
+    empty = _("Rate limiters are listed here once one has granted a permit.")
     columns: ClassVar[Columns[RateInfo]] = (
         (_("Taken"), lambda report: Cell(report.taken, "number")),
         (_("Permits"), lambda report: Cell(report.permits, "number")),
@@ -411,5 +411,5 @@ class RateLimiterDescription(Description[RateInfo]):
         return Detail(
             self.row(report),
             [Table("waiting", _("Waiting"), WAITING, report.waiting, _("Nobody waits."))],
-            [_("Each process counts a permit for a full period from when it has seen it first.")],
+            [_("Each process counts a permit for a full period after it first saw it.")],
         )
