@@ -190,14 +190,14 @@ def checks() -> str:
         meaning = check.meaning[:1].upper() + check.meaning[1:]
         part = f"## {check.id}\n\n**{check.level}.** {meaning}.\n\n"
         if check.messages:
-            part += f"Message:\n\n{_listed(check.messages)}\n\n"
-        hints = check.hints or ["Do what the message says."]
-        parts.append(f"{part}What to do:\n\n{_listed(hints)}\n")
+            part += f"Message: {_listed(check.messages)}\n\n"
+        parts.append(f"{part}What to do: {_listed(check.hints or ['What the message says.'])}\n")
     return "\n".join(parts)
 
 
 def _listed(texts: list[str]) -> str:
-    return "\n".join(f"- {_as_code(text)}" for text in texts)
+    first, *others = [_as_code(text).replace("….", "…") for text in texts]
+    return "\n".join([f"\n\n- {first}", *(f"- {text}" for text in others)]) if others else first
 
 
 # Commands

@@ -12,10 +12,12 @@ import re
 from importlib import import_module
 from typing import Any
 
+import distlock_names as names
 import django
 from django.conf import settings
 from django.utils.module_loading import import_string
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 #: Modules whose names are public, in the order in which a name is looked for.
 MODULES = (
@@ -38,14 +40,18 @@ FOREIGN = (
     "Manager",
     "Model",
     "ModelAdmin",
+    "OSError",
     "QuerySet",
     "Task",
     "TestCase",
     "tuple",
 )
 
-#: name of a class -> where it is documented
-_places: dict[str, str] = {}
+#: What stands first among the members of a class.
+FIRST = ("acquire", "aacquire", "release", "arelease", "attempt")
+
+#: name of a class or function -> where it is documented
+_places = {"TaskOptions": "distlock.celery.task_options.TaskOptions"}
 
 
 def set_up_django() -> None:
@@ -76,6 +82,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
             is_ours = getattr(value, "__module__", "").startswith("distlock")
             if is_ours and (inspect.isclass(value) or inspect.isfunction(value)):
                 _places.setdefault(name, f"{path}.{name}")
+            if is_ours and inspect.isclass(value):
+                _order(value)
     app.connect("config-inited", _configure)
     app.connect("source-read", _expand)
     app.connect("autodoc-skip-member", _skip)
@@ -86,7 +94,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _configure(app: Sphinx, config: Any) -> None:
-    config.autodoc_default_options = {"members": True, "inherited-members": ",".join(FOREIGN)}
+    config.autodoc_default_options = {"inherited-members": ",".join(FOREIGN)}
     config.autodoc_member_order = "bysource"
     config.autoclass_content = "both"
     config.autodoc_typehints = "signature"
@@ -94,6 +102,21 @@ def _configure(app: Sphinx, config: Any) -> None:
     config.python_use_unqualified_type_names = True
     config.maximum_signature_line_length = 80
     config.add_module_names = False
+
+
+def _order(owner: type) -> None:
+    """Let autodoc show the members of a class in the order of the code, those of its bases last."""
+    order = {f"{owner.__qualname__}.{name}": index for index, name in enumerate(FIRST)}
+    for base in owner.__mro__:
+        if base.__module__.startswith("distlock"):
+            analyzer = ModuleAnalyzer.for_module(base.__module__)
+            analyzer.analyze()
+            tags = sorted(analyzer.tagorder, key=analyzer.tagorder.__getitem__)
+            for tag in tags:
+                of, _, name = tag.rpartition(".")
+                if of == base.__qualname__:
+                    order.setdefault(f"{owner.__qualname__}.{name}", len(order) + len(FIRST))
+    ModuleAnalyzer.for_module(owner.__module__).tagorder.update(order)
 
 
 def _expand(app: Sphinx, name: str, source: list[str]) -> None:
@@ -107,19 +130,11 @@ def _is_type(app: Sphinx, domain: Any, node: Any) -> bool | None:
     return True if node.get("refdomain") == "py" and "refexplicit" not in node else None
 
 
-def _method_of(name: str, value: Any) -> str:
-    """Return the method for threads that does what this async one does; "" if there is none.
-
-    Both have the same docstring, or that of the async one begins with ``See acquire()``.
-    """
+def _method_of(name: str) -> str:
+    """Return the method that a twin for tasks does the same as; "" if it is none."""
     owner, _, twin = name.rpartition(".")
-    method = twin.removeprefix("a").removesuffix("_")
-    says = inspect.getdoc(value) or ""
-    if twin.startswith("a") and inspect.iscoroutinefunction(value) or twin == "achanges":
-        found = getattr(import_string(owner), method, None)
-        if found and (says == inspect.getdoc(found) or says.startswith(f"See {method}()")):
-            return method
-    return ""
+    found = _places.get(owner.rpartition(".")[2]) == owner and import_string(owner)
+    return names.method_of(found, twin) if inspect.isclass(found) else ""
 
 
 def _skip(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
@@ -130,6 +145,9 @@ def _skip(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: An
         return True
     if re.fullmatch(r"Alias for field.*|See (BaseCommand|TestCase|Task)\b\S*\.", says):
         return True
+    paths = [path for path in names.INTERNAL if path.endswith(f".{name}")]
+    if name == "kind" or any(names.is_same(value, path) for path in paths):
+        return True
     return None
 
 
@@ -139,14 +157,16 @@ def _shorten(
     """Say what a user gets: a method whose body is made of steps returns their result."""
     if returns and (steps := re.fullmatch(r"\S*Generator\[\S*Step, \S*Any, (.*)\]", returns)):
         returns = steps[1]
-    if _method_of(name, value):
+    if _method_of(name):
         signature = "(...)"
+    elif name == "distlock.celery.locked_task":  # its options are those of TaskOptions
+        signature = "(*, bind: bool = False, base: type[LockedTask] = LockedTask, **options: Any)"
     return signature, returns
 
 
 def _link(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     owner = name.rpartition(".")[0]
-    if method := _method_of(name, value):
+    if method := _method_of(name):
         lines[:] = [f"As :py:meth:`{method}`, in a coroutine."]
         return
     for index, line in enumerate(lines):
