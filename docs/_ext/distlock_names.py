@@ -38,6 +38,17 @@ OTHERS = (
     "distlock.views.ready",
 )
 
+#: Users name these classes, in settings and in queries, and call no methods of distlock there.
+CLOSED = ("distlock.admin.", "distlock.backends.", "distlock.models.")
+
+#: What methods return; users do not call the constructor.
+MADE = (
+    "distlock.Lease",
+    "distlock.celery.LockedResult",
+    "distlock.recipes.Delivery",
+    "distlock.recipes.Registration",
+)
+
 #: Members of public classes that other modules of distlock call, and users do not.
 INTERNAL = (
     "distlock.Lease.lasting",
@@ -92,8 +103,10 @@ def members_of(owner: type) -> Iterator[tuple[str, object]]:
         if not name.startswith("_")
     }
     for name in sorted(names):
-        member = getattr(owner, name)
-        if not any(is_same(member, path) for path in INTERNAL if path.endswith(f".{name}")):
+        member = getattr(owner, name, None)
+        if member is not None and not any(
+            is_same(member, path) for path in INTERNAL if path.endswith(f".{name}")
+        ):
             yield name, member
 
 
