@@ -58,6 +58,7 @@ lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .
 	$(call bin,$(BASE))/ruff format --check .
 	$(call bin,$(BASE))/mypy
+	$(call bin,$(BASE))/python tools/prose.py
 	$(call bin,$(BASE))/python manage.py makemigrations --check --dry-run
 
 packages:

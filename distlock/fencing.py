@@ -18,7 +18,7 @@ from django.db.models.sql.where import ExtraWhere
 from django.utils.translation import gettext_lazy as _
 
 from distlock.exceptions import StaleToken
-from distlock.types.arguments import checked_token
+from distlock.types.values import checked_token
 
 M = TypeVar("M", bound=models.Model)
 
@@ -64,7 +64,8 @@ class FencedQuerySet(models.QuerySet[M]):
             fenced = _fence_field(self.model).model
             if fenced is self.model._meta.concrete_model and _looks_only_at_its_rows(self.query):
                 return _write(self, token, values)
-            # The fence may be in a parent's table. Who has written it may write the other columns.
+            # The fence may be in a parent's table. A caller that has written it may write the other
+            # columns.
             return sum(
                 self._write_both(fenced, pks, parents, token, values)
                 for pks, parents in self._chosen(fenced)

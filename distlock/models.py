@@ -9,9 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.registry import ENTRIES, Entry
-from distlock.types.arguments import MAX_NAME, MAX_OWNER
 from distlock.types.lease import MAX_DESCRIPTION
-from distlock.types.values import escaped
+from distlock.types.values import MAX_NAME, MAX_OWNER, escaped
 
 if not apps.is_installed("distlock"):
     raise ImproperlyConfigured(
@@ -62,7 +61,7 @@ class DatabaseLock(models.Model):
 
 
 class HeldLock(DatabaseLock):
-    """What the admin lists as held locks, whichever backend they are in: it has no rows of its own.
+    """The held locks of all backends, as the admin lists them: it has no rows of its own.
 
     The permission to see them is that of DatabaseLock.
     """
@@ -75,7 +74,7 @@ class HeldLock(DatabaseLock):
 
 
 class AuditEntry(models.Model):
-    """What somebody did to a lock or to the coordination family; see distlock.audit.
+    """An operation on a lock or on the coordination family; see distlock.audit.
 
     ``name`` is empty for a whole backend. ``action`` is a word for scripts, ``text`` for people.
     """
@@ -159,7 +158,7 @@ class RecordSession(models.Model):
 
 
 def _shown(entry: Entry) -> type[RecordDirectory]:
-    """Make the model of what the admin shows of one kind of recipe, whichever backend it is in.
+    """Make the model for one kind of recipe in the admin, over all backends.
 
     It has no rows of its own, but pages, permissions, and entries in the admin's log.
     """

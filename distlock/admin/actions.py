@@ -35,8 +35,8 @@ from distlock.recipes.cells import Text
 from distlock.recipes.description import Action, Effect, JsonInput, Ref
 from distlock.records.shared_backend import part_of, sweep_every_kind
 from distlock.runtime.events import send_event
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind, Lease, LockKey
 from distlock.types.query import DisplayStatus

@@ -21,12 +21,12 @@ from distlock.commands.output import release_command, show_command
 from distlock.conf import locks
 from distlock.fan_out import call_backends
 from distlock.records.shared_backend import part_of
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
-from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import Kind, LockInfo, LockKey, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, LockQuery, status_of
+from distlock.types.values import MAX_NAME
 
 #: What signs the broken hold that an address names.
 _SALT = "distlock.admin.broken"

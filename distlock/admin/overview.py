@@ -23,9 +23,8 @@ from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.records.shared_backend import SHARED_KINDS, shared_locks
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
-from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo, LockKey
 from distlock.types.query import (
     Counts,
@@ -38,6 +37,7 @@ from distlock.types.query import (
     cursor_of,
     page_of,
 )
+from distlock.types.values import MAX_NAME
 
 #: Values of the filter "held longer than", in seconds.
 HELD_FOR_CHOICES = (10, 60, 300, 900, 3600, 6 * 3600, 86400)

@@ -27,10 +27,9 @@ from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.models import HeldLock
-from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.query import DisplayStatus, Order
-from distlock.types.values import escaped
+from distlock.types.values import MAX_NAME, escaped
 
 VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
@@ -180,7 +179,7 @@ class HeldLockAdmin(PanelAdmin):
 
 
 def health() -> list[BackendCard]:
-    """Return the cards of all backends, some seconds old at the most; see call_backends().
+    """Return the cards of all backends, some seconds old at most; see call_backends().
 
     ImproperlyConfigured if the setting is wrong.
     """

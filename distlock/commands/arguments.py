@@ -26,8 +26,8 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError, NotSupported, StaleToken
 from distlock.fan_out import call_backends, one_line
 from distlock.recipes.description import Missing
-from distlock.types.arguments import checked_description, checked_name
 from distlock.types.lease import LOCK_KINDS, Kind
+from distlock.types.values import checked_description, checked_name
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)

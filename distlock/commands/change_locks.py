@@ -46,9 +46,9 @@ from distlock.concurrency.clock import clock
 from distlock.locking.shared import Semaphore
 from distlock.recipes import lock_of
 from distlock.recipes.description import Ref
-from distlock.runtime.queueing_owners import locks_of
 from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
+from distlock.types.owners import QUEUEING, task_id_of
 from distlock.types.values import quoted
 
 
@@ -75,7 +75,8 @@ def _found(
     """Return the one hold of a name under a token, or of a task; end the command otherwise."""
     backends = Backends(options["using"])
     if task is not None and name is None and token is None:
-        found = list(backends.work(lambda backend: locks_of(backend, task)))
+        queued = backends.work(lambda backend: backend.list(QUEUEING))
+        found = [info for info in queued if task_id_of(info) == task]
         missing = f"no queueing lock is held by a task with the id {task!r}"
     elif task is None and name is not None and token is not None:
         seen = list(backends.work(lambda backend: infos_of(backend, name, kind)))

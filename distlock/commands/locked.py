@@ -23,14 +23,13 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.lock import Lock
-from distlock.locking.run_under import Slots, lock_or_slot
+from distlock.locking.run_under import BodyInterrupter, Slots, body_interrupter, lock_or_slot
 from distlock.locking.shared import Semaphore
 from distlock.recipes.progress import track
-from distlock.runtime.interrupters import BodyInterrupter, body_interrupter
 from distlock.runtime.name_template import NameTemplate
 from distlock.supervisor.processes import ended_by_signals
-from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner
+from distlock.types.values import OnBusy, Release, checked_choice, waiting_limit
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ class LockedCommand(BaseCommand):
     #: for that, or "skip" the work, which is no failure; --busy-code changes the exit code of each
     lock_on_busy: ClassVar[OnBusy] = "raise"
     #: seconds to wait for the lock before that, where --lock-timeout is not given; with None "wait"
-    #: waits for ever, and the others try once
+    #: waits forever, and the others try once
     lock_timeout: ClassVar[float | None] = None
     #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
     #: as of ``Lock``; None takes the backend's ``RELEASE``
@@ -189,7 +188,7 @@ class LockedCommand(BaseCommand):
         return lock
 
     def _waits(self, timeout: float | None) -> float | None:
-        """Return the seconds to wait, by the value of --lock-timeout; None waits for ever."""
+        """Return the seconds to wait, by the value of --lock-timeout; None waits forever."""
         timeout = self.lock_timeout if timeout is None else timeout
         return 0 if timeout is None and self.lock_on_busy != "wait" else timeout
 

@@ -25,8 +25,8 @@ from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
 from distlock.records.shared_backend import SHARED_KINDS, every_kind, part_of
 from distlock.registry import BY_KIND
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
 from distlock.types.lease import (
     Holder,
     Kind,

@@ -1,4 +1,4 @@
-"""What every lock-like object of users does: taking, leaving, ``with``, decorator, looking.
+"""The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
 backend for. All else is here.
@@ -20,8 +20,13 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Nested, Steps, arun, run
 from distlock.conf import locks
 from distlock.exceptions import BodyEnded, LockBusy, LockError
-from distlock.locking.blocks import ActiveBlocks, BlockLock, add_leave_error, holder_message
-from distlock.locking.decorator import decorate
+from distlock.locking.blocks import (
+    ActiveBlocks,
+    BlockLock,
+    add_leave_error,
+    decorate,
+    holder_message,
+)
 from distlock.locking.options import LockOptions
 from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.locking.until_commit import (
@@ -34,12 +39,12 @@ from distlock.locking.until_commit import (
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.events import asend_event, send_event
 from distlock.runtime.hold import Hold
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
 from distlock.signals import lock_broken
-from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
+from distlock.types.values import checked_name, checked_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +60,7 @@ class BaseLock(BlockLock):
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
-    #: who had the lock when it was refused last, by whichever thread or task, where that is known
+    #: the holder at the last refusal of any thread or task, where it is known
     _refused_by: Holder | None = None
     #: Whether the name comes from a template that was filled in, so that braces in it are meant.
     name_is_filled_in: bool = False
@@ -108,7 +113,7 @@ class BaseLock(BlockLock):
         until the open transactions of this thread have ended, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
-        LockUnavailable if the backend cannot be told; it is then freed when the backend can be
+        LockUnavailable if the backend does not answer; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
         if asyncio._get_running_loop() is not None:
@@ -124,7 +129,7 @@ class BaseLock(BlockLock):
         await arun(manager().release(self._key, self._current_owner, self))
 
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the lock anew.
+        """Decorate a plain or async function; every call takes the lock again.
 
         With ``on_busy="skip"`` a call that finds it busy returns ``busy_result``.
         """

@@ -1,9 +1,9 @@
 """``release="commit"``: a hold that is left inside a transaction goes on until that has ended.
 
 The transaction enters the hold as one more entrant, before its owner leaves. So it is renewed, its
-loss is reported, and its owner may enter again, as ever. When the last transaction of the thread
-has ended, by commit or rollback, that entrant leaves, and the lock is freed. Whoever leaves a lock
-without it inside a transaction is warned.
+loss is reported, and its owner may enter again, as always. When the last transaction of the thread
+has ended, by commit or rollback, that entrant leaves, and the lock is freed. Leaving a lock without
+it inside a transaction warns.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from distlock.exceptions import (
     ReleasedInTransaction,
 )
 from distlock.locking.options import LockOptions
-from distlock.runtime.call_site import callers_level
 from distlock.runtime.hold import Entrant, Hold
 from distlock.runtime.manager import manager
-from distlock.types.arguments import Release
 from distlock.types.lease import Kind, LockKey, Owner
+from distlock.types.owners import callers_level
+from distlock.types.values import Release
 
 logger = logging.getLogger("distlock")
 
@@ -181,7 +181,7 @@ class OpenTransactions:
         try:
             run(manager().release(hold.key, hold.lease.owner, self, hold=hold))
         except LockNotHeld:
-            pass  # it was taken anew, or freed by a test
+            pass  # it was taken again, or freed by a test
         except LockUnavailable as error:
             thread_logger.warning("after a transaction: %s", error, extra=hold.log_fields())
         except LockError as error:

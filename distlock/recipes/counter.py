@@ -22,10 +22,9 @@ from distlock.recipes.cells import Cell, Columns
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe
 from distlock.records.seats import as_datetime
-from distlock.types.arguments import checked_int
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
-from distlock.types.values import shortened
+from distlock.types.values import checked_int, shortened
 
 _VALUE = "value"
 #: what a counter can be: what fits into a column of 64 bits
@@ -34,7 +33,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CounterInfo:
-    """What a counter is, and who has changed it last, and when, by its own clock.
+    """The value of a counter, with the author and the time, by its own clock, of the last change.
 
     ``token`` grows with every change. All but the first three are None if it was never changed.
     """
@@ -103,7 +102,7 @@ class Counter(Recipe):
 
 
 class CounterDescription(Description[CounterInfo]):
-    """What it is, and who has changed it."""
+    """Its value, and the author of the last change."""
 
     help = "Counters: list, show."
     empty = _("Counters are listed here once somebody has added to one.")

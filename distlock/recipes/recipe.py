@@ -23,8 +23,7 @@ from distlock.backends.store import (
     Snapshot,
     TooLarge,
 )
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
@@ -33,10 +32,16 @@ from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.locking.blocks import add_leave_error
 from distlock.records.recipe_records import ANSWER, Decide, Plan
 from distlock.records.shared_backend import SharedBackend, shared_locks
-from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind, LockKey, new_nonce
 from distlock.types.owners import new_owner
-from distlock.types.values import check_value, plain, shortened
+from distlock.types.values import (
+    check_value,
+    checked_flag,
+    checked_name,
+    plain,
+    shortened,
+    waiting_limit,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,8 +56,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 class Recipe:
     """A coordination primitive with a name, whose state is the records of one directory.
 
-    What blocks is made of steps, see distlock.concurrency.steps: ``run()`` makes them for a thread,
-    ``arun()`` for a task.
+    Blocking methods are made of steps, see distlock.concurrency.steps: ``run()`` makes them for a
+    thread, ``arun()`` for a task.
     """
 
     #: what it is; a part of the directory's name
@@ -237,7 +242,7 @@ class Recipe:
                 if not again or clock() + pause >= gives_up:
                     raise
             yield Sleep(pause)
-        raise AssertionError("backoff() goes on for ever")
+        raise AssertionError("backoff() goes on forever")
 
 
 class Block(ABC):
@@ -311,7 +316,7 @@ def _take_number() -> int:
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:
-    """Return until when to wait by the local clock; None and -1 wait for ever, 0 does not wait.
+    """Return until when to wait by the local clock; None and -1 wait forever, 0 does not wait.
 
     TypeError, ValueError, OverflowError for others, see waiting_limit().
     """

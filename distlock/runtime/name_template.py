@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any
 
 from distlock.exceptions import UnfilledTemplate
-from distlock.runtime.call_site import callers_level
-from distlock.types.arguments import checked_name
+from distlock.types.owners import callers_level
+from distlock.types.values import checked_name
 
 #: A name with fields for the arguments of a call, or a function of these that returns the name.
 Template = str | Callable[..., str]

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from distlock import LockLost
-from distlock.runtime.interrupters import SignalInterrupter, ThreadInterrupter, body_interrupter
+from distlock.locking.run_under import SignalInterrupter, ThreadInterrupter, body_interrupter
 from distlock.types.lease import Claim, Lease, Owner
 
 pytestmark = pytest.mark.once

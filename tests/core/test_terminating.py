@@ -7,7 +7,7 @@ TRACED = """
 import sys, threading
 from distlock.types.lease import Claim, Owner
 from distlock.exceptions import LockLost
-from distlock.runtime.interrupters import ThreadInterrupter
+from distlock.locking.run_under import ThreadInterrupter
 
 class Slow(ThreadInterrupter):
     def raise_in_body(self, loss):

@@ -28,8 +28,7 @@ from distlock.backends.open_transactions import (
     connection_of_test_case,
 )
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.threads import start
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim
@@ -91,7 +90,7 @@ gate = ForkGate()
 class CallerConnection(Connection):
     """Runs statements on the caller's own connection.
 
-    While others write it waits as the caller has set it to, but for ``limit`` seconds at the most.
+    While others write it waits as the caller has set it to, but for ``limit`` seconds at most.
     """
 
     of_caller: ClassVar[bool] = True
@@ -166,7 +165,7 @@ def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> Data
         )
     if gate.broken:
         raise NoSession(
-            "another thread was writing to SQLite when this process was forked; start it anew"
+            "another thread was writing to SQLite when this process was forked; start it again"
         )
     try:
         with gate.closed:
@@ -283,7 +282,7 @@ class CallerTransaction:
     def connection(self, nonce: str | None = None) -> CallerConnection | None:
         """Return a connection whose open transaction locks us out, to be used in place of our own.
 
-        That of the caller, or the one in which the hold ``nonce`` was acquired, or a test case's.
+        The caller's, or the one in which the hold ``nonce`` was acquired, or a test case's.
         """
         connection = connections[self.database]
         if connection.connection is not None and connection.connection.in_transaction:

@@ -22,7 +22,7 @@ from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Step, arun, or_undo, run
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.query import LockQuery, Page
 
