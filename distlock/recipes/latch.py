@@ -99,7 +99,10 @@ class CountDownLatch(Recipe):
     wait, await_ = twins("wait", _wait)
 
     def _info(self) -> Steps[LatchInfo]:
-        """Return what it began with, and what is left of that."""
+        """Return what it began with, and what is left of that.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read(keys=[_LATCH])
         if (record := found.records.get(_LATCH)) is None:
             return LatchInfo(self.name, self.using, self._count, self._count)

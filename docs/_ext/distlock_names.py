@@ -77,6 +77,7 @@ INTERNAL = (
     "distlock.recipes.QueueItem.having",
     "distlock.recipes.QueueItem.of",
     "distlock.recipes.QueueItem.put_back",
+    "distlock.recipes.QueueItem.value",
     "distlock.recipes.RateLimiter.busy",
 )
 
@@ -104,9 +105,9 @@ def members_of(owner: type) -> Iterator[tuple[str, object]]:
     }
     for name in sorted(names):
         member = getattr(owner, name, None)
-        if member is not None and not any(
-            is_same(member, path) for path in INTERNAL if path.endswith(f".{name}")
-        ):
+        if member is None or inspect.isclass(member):
+            continue
+        if not any(is_same(member, path) for path in INTERNAL if path.endswith(f".{name}")):
             yield name, member
 
 
