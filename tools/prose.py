@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-#: Words of a sentence, at most. Messages have values in them, and are not counted.
+#: Words of a sentence, at most.
 WORDS = 35
 
 #: What a sentence must not contain, and what to write instead.
@@ -80,12 +80,15 @@ def page_texts(source: str) -> Iterator[Text]:
 
 def code_texts(source: str) -> Iterator[Text]:
     """Yield docstrings, comments and messages of a module, with their first line's number."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            for number, text in page_texts(inspect.cleandoc(str(node.value.value))):
-                yield node.lineno + number - 1, text
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, " ".join(node.value.split()[:WORDS])
+    nodes = [*ast.walk(ast.parse(source))]
+    docs = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # The length of a message with values in it is not counted.
+            found = page_texts(inspect.cleandoc(node.value)) if node in docs else [(1, node.value)]
+            for number, text in found:
+                words = text if node in docs else " ".join(text.split()[:WORDS])
+                yield node.lineno + number - 1, words
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = [(one.start[0], one.string) for one in tokens if one.type == tokenize.COMMENT]
     for _, group in groupby(enumerate(comments), lambda found: found[1][0] - found[0]):

@@ -328,7 +328,7 @@ def perform(
     messages.add_message(request, level, format_html("{} {} {}", said, what, why))
     if log:
         values |= {"title": action.title, "target": ref.target, "token": ref.token}
-        # What was done the recipe has recorded by itself.
+        # The recipe has recorded the operation by itself.
         asked = action.name if isinstance(done, LockError) else ""
         write_log(request, LockKey(ref.alias, kind, ref.name), log, values, asked)
 
@@ -336,6 +336,6 @@ def perform(
 def _why_no_more(request: HttpRequest, why: Text | Exception) -> Text:
     """Return the text that says why something was not done for all."""
     if isinstance(why, LockError):
-        hidden = _("What the error says is shown only to users who may see the texts of errors.")
+        hidden = _("The text of the error is shown only to users who may see the texts of errors.")
         return error_text(request, one_line(why)) or hidden
     return one_line(why) if isinstance(why, Exception) else why

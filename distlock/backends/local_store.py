@@ -15,7 +15,7 @@ from distlock.backends.store import (
     Address,
     Change,
     Condition,
-    KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -80,22 +80,14 @@ class LocalStore(RecordStore):
             records = [self._record(key, kept) for key, kept in found.records.items()]
         return Snapshot.of(directory, found.revision, records, now)
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         with self._mutex:
             self._end_expired()
             found, now = self._find(directory), time.time_ns() // 1000
-            keys = first_keys(found.records, first)
+            keys = first_keys(found.records, peek.first)
             records = {key: self._record(key, found.records[key]) for key in keys}
-        counts = count_keys(found.records, count)
-        some = list_keys(found.records, listed)
+        counts = count_keys(found.records, peek.count)
+        some = list_keys(found.records, peek.listed)
         return Snapshot(directory, found.revision, records, now, counts, some)
 
     def _find(self, directory: str) -> _Directory:

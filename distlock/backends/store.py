@@ -88,9 +88,16 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What RecordStore.peek() is asked for."""
+    """What RecordStore.peek() is asked for; no prefix is empty.
 
-    first: Mapping[str, int]
+    - ``first``: by prefix, how many of the records whose keys begin with it; the first ones in
+      the order of their keys. So is the order of the records in the snapshot.
+    - ``count``: the prefixes for ``Snapshot.counts``. Records of a session whose time is over
+      do not count, even before the session is cleared.
+    - ``listed``: the range for ``Snapshot.keys``, of records that are bound to no session.
+    """
+
+    first: Mapping[str, int] = field(default_factory=dict)
     count: Collection[str] = ()
     listed: KeyRange | None = None
 
@@ -256,25 +263,11 @@ class RecordStore(ABC):
         return self.look(directory, [key], deadline).records.get(key)
 
     @abstractmethod
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """Return the first records of a directory, and count others, as they were at one moment.
 
-        - ``first``: by prefix, how many of the records whose keys begin with it; the first ones in
-          the order of their keys. So is the order of the records in the snapshot.
-        - ``count``: the prefixes for ``Snapshot.counts``. Records of a session whose time is over
-          do not count, even before the session is cleared.
-        - ``listed``: the range for ``Snapshot.keys``, of records that are bound to no session.
-
-        No prefix is empty. It is for directories with many records: what is not asked for is not
-        sent. ZooKeeper sends all keys. See read() for what is left out.
+        It is for directories with many records: what is not asked for is not sent. ZooKeeper sends
+        all keys. See read() for what is left out.
         """
 
     def read_many(
@@ -293,7 +286,7 @@ class RecordStore(ABC):
 
         def read(directory: str) -> Snapshot:
             if peek is not None:
-                return self.peek(directory, peek.first, peek.count, deadline, listed=peek.listed)
+                return self.peek(directory, peek, deadline)
             return self.look(directory, keys, deadline) if keys else self.read(directory, deadline)
 
         return {directory: read(directory) for directory in directories}

@@ -346,7 +346,7 @@ def _make_task(
     name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
     for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
         raise TypeError(
-            f"task {name}: {option}={options[option]!r} is no option of a task;"
+            f"task {name}: {option}={options[option]!r} is not an option of a task;"
             " see on_busy, timeout and lease"
         )
     if not (inspect.isclass(base) and issubclass(base, LockedTask)):

@@ -1,4 +1,4 @@
-"""A management command that runs once at a time, or so many times, over all machines."""
+"""A management command that runs once, or in a limited number, at a time over all machines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,20 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.arguments import busy_code, waiting_time
-from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
+from distlock.commands.exit_codes import (
+    BUSY,
+    DONE,
+    FAILED,
+    LOST,
+    UNAVAILABLE,
+    USAGE,
+    epilog,
+    fail,
+    from_command_line,
+    run_command,
+    stay,
+)
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
@@ -108,7 +119,7 @@ class LockedCommand(BaseCommand):
         help = "Wait for the lock no longer than that; 0 tries once."
         group.add_argument("--lock-timeout", type=waiting_time, metavar="SECONDS", help=help)
         busy_code(self._busy_code)(group)
-        help = "Run without the lock, whoever has it."
+        help = "Run without the lock, even if it is held."
         group.add_argument("--no-lock", action="store_true", help=help)
         return parser
 
@@ -236,7 +247,7 @@ def _loss(lock: BaseLock) -> str:
 
 
 class _TakesNothing(BaseLock):
-    """Stands in for a command's lock with --no-lock: whoever has the real one, the work goes on.
+    """Stands in for a command's lock with --no-lock: the work goes on without the real one.
 
     Entering, leaving, ``check()`` and ``verify()`` do nothing. It claims nothing either: ``held``
     is False, and ``token`` and ``remaining`` raise LockNotHeld, because without a grant there is

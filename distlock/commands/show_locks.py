@@ -42,7 +42,7 @@ from distlock.types.values import quoted
 
 _FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
 HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")
-#: What is left out first where the terminal is narrow.
+#: The columns that are omitted first where the terminal is narrow.
 OPTIONAL = ("TOKEN", "KIND", "BACKEND", "DESCRIPTION", "LEFT", "WAITERS")
 STATES = (DisplayStatus.HELD.value, DisplayStatus.EXPIRING.value, DisplayStatus.EXPIRED.value)
 COLOURS = {DisplayStatus.EXPIRING: output.WARNING, DisplayStatus.EXPIRED: output.ALARM}

@@ -1,23 +1,28 @@
 """The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
-backend for. All else is here.
+backend for. All else is here, and twins(): a method for threads and its twin for tasks, made of one
+body, as all objects of users have them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from keyword import iskeyword
+from typing import Any, ParamSpec, Self, TypeVar
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
-from distlock.concurrency.steps import Call, Nested, Steps, arun, run
+from distlock.concurrency.steps import Call, Nested, Steps, arun, run, run_soon
 from distlock.conf import locks
 from distlock.exceptions import BodyEnded, LockBusy, LockError
 from distlock.locking.blocks import (
@@ -28,7 +33,6 @@ from distlock.locking.blocks import (
     holder_message,
 )
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.locking.until_commit import (
     COMMIT,
     keep_until_commit,
@@ -47,6 +51,64 @@ from distlock.types.owners import current_actor
 from distlock.types.values import checked_name, checked_token
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def twins(
+    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
+
+    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
+    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
+    nothing, it may be called by a destructor, see must_leave_elsewhere()::
+
+        put, aput = twins("put", _put)
+    """
+
+    owner = body.__qualname__.rpartition(".")[0]
+    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
+    shown = body.__qualname__.removeprefix("BaseLock.").lstrip("_")
+
+    @functools.wraps(body)
+    def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop(shown)
+        if not leaves:
+            refuse_reentry()
+        elif must_leave_elsewhere():
+            run_soon(body(*args, **kwargs))
+            return None  # type: ignore[return-value]
+        return run(body(*args, **kwargs))
+
+    @functools.wraps(body)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_reentry()
+        return await arun(body(*args, **kwargs))
+
+    method.__name__, twin.__name__ = name, twin_of(name)
+    twin.__qualname__ = f"{owner}.{twin_of(name)}"
+    return method, twin
+
+
+def twin_of(name: str) -> str:
+    """Return what the async twin of a method is called."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
+def refuse_in_event_loop(method: str) -> None:
+    """Raise SynchronousOnlyOperation for a method in an event loop, as the ORM does.
+
+    ``method`` is how its users call it. The error names its async twin. Call it where a loop runs
+    only: each `with Lock` comes by there, and async_unsafe() raises and catches an error for it.
+    """
+    of, _, name = method.rpartition(".")
+    block = " or `async with`" if name in ("acquire", "release") else ""
+    way = "async for … in" if name == "changes" else "await"
+    twin = f"{way} {of.lower() or 'lock'}.{twin_of(name)}()"
+    refused = async_unsafe(f"{method}() would block the event loop; use `{twin}`{block}.")
+    refused(lambda: None)()
 
 
 class BaseLock(BlockLock):

@@ -19,10 +19,9 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.blocks import BlockLock, add_leave_error
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.holds import not_held
 from distlock.runtime.manager import manager
@@ -307,7 +306,7 @@ def _refuse_to_extend(hold: Hold, seconds: float) -> None:
     if claim.maybe_repeated:
         raise LockUnavailable(
             f"extend({seconds:g}): an earlier request for lock {claim.name!r}, whose answer was"
-            " lost, may still come, and bring back the first end. Take the lock again"
+            " lost, may still arrive, and restore the earlier end. Take the lock again"
         )
 
 

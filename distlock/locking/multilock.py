@@ -19,7 +19,7 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockBusy, LockError
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, refuse_in_event_loop, twins
 from distlock.locking.blocks import ActiveBlocks, BlockLock, decorate
 from distlock.locking.lock import Lock, transaction_under
 from distlock.locking.options import LockOptions
@@ -31,7 +31,6 @@ from distlock.locking.parts import (
     refuse_needless,
     sorted_parts,
 )
-from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.runtime.hold import OnLost
 from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor

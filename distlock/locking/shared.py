@@ -12,9 +12,8 @@ from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.steps import Call, Nested, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockDeadlock, LockError, LockNotHeld
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
 from distlock.records.shared_backend import SharedBackend, shared_locks
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.hold import Hold, OnLost

@@ -30,7 +30,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import GENERATION, Done, Plan
@@ -175,11 +175,11 @@ class BaseBarrier(Recipe):
             return Plan(result=now.broken)
         parties = self.parties or now.parties
         if parties is None:
-            raise ValueNotAgreed(f"{self}: parties was not given, and nobody has said how many")
+            raise ValueNotAgreed(f"{self}: parties was not given, and no other party has given it")
         if now.arrived and parties != now.parties:
             raise ValueNotAgreed(
-                f"parties={parties}: {self} is for {now.parties}, by what those say who wait now."
-                " Use the same number everywhere"
+                f"parties={parties}: {self} is for {now.parties}, for the parties that wait now."
+                f" Use the same number everywhere"
             )
         goes_on = now.parties == parties and now.said["broken"] is None
         # A party relies on the generation as it is, and changes it only to begin again.
@@ -309,7 +309,7 @@ class BaseBarrier(Recipe):
     def _over(self, now: Generation, token: int) -> Exception:
         why = now.said["broken"] if token > now.since else None
         if why is None and token not in now.present:
-            return LockLost(f"{self}: this party was lost; whether others passed is not known")
+            return LockLost(f"{self}: this party was lost; it is unknown whether others passed")
         return self._error(why or "it was reset")
 
     def _error(self, why: str) -> BrokenBarrierError:

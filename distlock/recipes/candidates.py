@@ -187,8 +187,8 @@ class Candidates:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
-                f"order={order!r}: {election} has order={self.order!r} for those who stand now;"
-                " say the same everywhere"
+                f"order={order!r}: {election} has order={self.order!r} for its present"
+                f" candidates; use the same everywhere"
             )
         return Plan([_put(ORDERS, order=order)], [Unchanged(self._found.revision)], members=[said])
 

@@ -10,6 +10,9 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from distlock.types.lease import Holder
 
 R = TypeVar("R")
 
@@ -112,3 +115,12 @@ Columns = Sequence[tuple[Text, Callable[[R], Cell]]]
 def facts_of(columns: Columns[R], item: R | None) -> Facts:
     """Return the row of an item: dashes if there is none."""
     return [(label, Cell(None) if item is None else cell(item)) for label, cell in columns]
+
+
+#: of those who wait, for whatever
+WAITING: Columns[Holder] = (
+    (_("Owner"), lambda holder: Cell(holder.owner, "owner")),
+    (_("For"), lambda holder: Cell(holder.since, "age")),
+    (_("Description"), lambda holder: Cell(holder.description)),
+    (_("Token"), lambda holder: Cell(holder.token, "number")),
+)

@@ -16,7 +16,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, or_undo, run
 from distlock.concurrency.threads import thread_logger
 from distlock.exceptions import LockLost, LockNotHeld
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_items import MOST_REASON, QueueItem, reason_of, taken_key
 from distlock.recipes.queue_records import QueueRecords

@@ -13,7 +13,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, LockLost, LockNotHeld
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower

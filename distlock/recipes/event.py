@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, state
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of
@@ -126,6 +126,7 @@ def _state(report: EventInfo) -> Cell:
 class EventDescription(Description[EventInfo]):
     """Whether it is set, and who did that."""
 
+    recipe = Event
     help = "Events: list, show."
     empty = _("Events are listed here once they have been set.")
     columns: ClassVar[Columns[EventInfo]] = (
@@ -133,10 +134,6 @@ class EventDescription(Description[EventInfo]):
         (_("Changed by"), lambda report: Cell(report.by, "mono")),
         (_("Changed"), lambda report: Cell(report.at, "moment")),
     )
-
-    def read(self, ref: Ref) -> EventInfo:
-        """Return whether it is set, and who did that."""
-        return ref.recipe(Event).info()
 
     def detail(self, ref: Ref, report: EventInfo) -> Detail:
         """Return the same."""

@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import Delete, Exists, Peek, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.following import Follower, Watch
@@ -208,7 +208,7 @@ class Group(Block, Recipe):
     def _look(self, deadline: float | None) -> Snapshot:
         """Read what joining depends on: no records, unless some are to be removed."""
         there = held_key("")
-        seen = self._store.peek(self._directory, {}, [there, _MEMBER], deadline)
+        seen = self._store.peek(self._directory, Peek(count=[there, _MEMBER]), deadline)
         if seen.counts[_MEMBER] - seen.counts[there] <= _KEPT:
             return seen
         return self._store.read(self._directory, deadline)
@@ -301,8 +301,8 @@ class GroupDescription(Description[Sequence[Member]]):
     """The members of a group: since when they are there, and their data."""
 
     help = "Groups of processes: list, show."
-    list_help = "List the groups, and how many are in each."
-    show_help = "Show who is in a group."
+    list_help = "List the groups, with their numbers of members."
+    show_help = "Show the members of a group."
     empty = _("Groups are listed here once a process has joined one.")
     missing = "nobody is in group {}"
     entries = "members"
@@ -336,7 +336,7 @@ class GroupDescription(Description[Sequence[Member]]):
             tables=[Table("members", _("Members"), self.members, report, empty, hint)],
             explanation=[
                 _(
-                    "Each process that is there renews its record. If a process dies, or is cut"
+                    "Each member renews its record. If a process dies, or is cut"
                     " off for longer than its lease, it is gone from here."
                 ),
                 _(

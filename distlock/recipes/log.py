@@ -30,7 +30,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
     Encoder,

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, TypeVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.backends.store import Delete, Exists, Snapshot
+from distlock.backends.store import Delete, Exists, Peek, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, or_undo
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership
@@ -181,8 +181,8 @@ class Names(Recipe):
 
     def _looking_for(self, name: str) -> Callable[[float | None], Snapshot]:
         """Return what reads the records of a name, and no others."""
-        first = {held_key(_of(name)): _ALL, _key_of(name): 1}
-        return partial(self._store.peek, self._directory, first, ())
+        peek = Peek({held_key(_of(name)): _ALL, _key_of(name): 1})
+        return partial(self._store.peek, self._directory, peek)
 
     def _until_found(
         self, name: str, look: Callable[[Snapshot], T | None], deadline: float | None

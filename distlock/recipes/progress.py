@@ -29,7 +29,7 @@ from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import Cancelled, LockError
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of

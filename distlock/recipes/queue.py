@@ -20,9 +20,9 @@ from distlock.backends.store import Overtaken, Snapshot
 from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
 from distlock.exceptions import LockUnavailable, NotPermitted
+from distlock.locking.base_lock import twins
 from distlock.locking.parts import EnteredLocks
 from distlock.locking.shared import Semaphore
-from distlock.locking.twins import twins
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
@@ -122,7 +122,7 @@ class Queue(OperatedQueue):
             items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
 
-    @async_unsafe("put_on_commit() is for transactions, which tasks have none of; use aput().")
+    @async_unsafe("put_on_commit() needs a transaction, and tasks have none; use aput().")
     def put_on_commit(
         self,
         body: Any,
@@ -189,7 +189,18 @@ class Queue(OperatedQueue):
         self, most: int, begins: bool, blocking: bool, timeout: float | None
     ) -> Steps[list[Delivery]]:
         taken = list[Delivery]()
-        take = partial(self._attempt_to_take, taken, most, begins)
+        plan, look = partial(self._plan, most, begins), partial(self._look_for_items, most)
+
+        def take(deadline: float | None, patient: bool) -> Steps[tuple[object, Snapshot]]:
+            members = [Membership(self, plan, length=self._lease) for _ in range(most)]
+            try:
+                done = yield from joining_all(members, deadline, read=look, once=not patient)
+            except Overtaken:  # others have taken all that this one has found
+                return None, Snapshot(self._directory, 0, {})
+            found, seen = done.result
+            for lease, member, item in zip(done.leases, members, found, strict=False):
+                taken.append(Delivery(self, member, item, lease.nonce, begun=begins))
+            return taken or None, seen
 
         def give_up(error: BaseException) -> None:
             for delivery in taken:  # nobody has seen them
@@ -199,25 +210,6 @@ class Queue(OperatedQueue):
         if not taken:
             raise Empty(f"queue {self.name!r} on {self.using!r} is empty")
         return taken
-
-    def _attempt_to_take(
-        self,
-        taken: list[Delivery],
-        most: int,
-        begins: bool,
-        deadline: float | None,
-        patient: bool,
-    ) -> Steps[tuple[object, Snapshot]]:
-        plan, look = partial(self._plan, most, begins), partial(self._look_for_items, most)
-        members = [Membership(self, plan, length=self._lease) for _ in range(most)]
-        try:
-            done = yield from joining_all(members, deadline, read=look, once=not patient)
-        except Overtaken:  # others have taken all that this one has found
-            return None, Snapshot(self._directory, 0, {})
-        found, seen = done.result
-        for lease, member, item in zip(done.leases, members, found, strict=False):
-            taken.append(Delivery(self, member, item, lease.nonce, begun=begins))
-        return taken or None, seen
 
     def _ack_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
         """Acknowledge up to 12 ``deliveries`` of this queue in one change.

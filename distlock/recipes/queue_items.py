@@ -22,6 +22,7 @@ from distlock.backends.store import (
     Exists,
     Having,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -195,7 +196,7 @@ def why_unreadable(record: Record) -> str:
         return f"it cannot be read: {value.reason}"
     if isinstance(value, dict) and value.keys() == _FIELDS:
         return ""
-    return "it cannot be read: it is no item of a queue"
+    return "it cannot be read: it is not an item of a queue"
 
 
 def put_back(
@@ -289,7 +290,7 @@ class AbandonedItems:
     def _are_any_gone(self, deadline: float | None) -> bool:
         """Return whether there are fewer deliveries than items that were taken."""
         queue = self._queue
-        counts = queue._store.peek(queue._directory, {}, [TAKEN, HELD], deadline).counts
+        counts = queue._store.peek(queue._directory, Peek(count=[TAKEN, HELD]), deadline).counts
         return counts[TAKEN] > counts[HELD]
 
 

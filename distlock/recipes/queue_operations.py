@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Full
 
-from distlock.backends.store import MOST_KEYS, KeyRange
+from distlock.backends.store import MOST_KEYS, KeyRange, Peek
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
 from distlock.exceptions import LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.queue_items import (
     AGAIN,
     DEAD,
@@ -173,10 +173,10 @@ class OperatedQueue(QueueRecords):
         store, directory = self._store, self._directory
         kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
         number = checked_int("id", id)
-        first = dict.fromkeys((key_of(kind, number) for kind in kinds), 1)
+        peek = Peek(dict.fromkeys((key_of(kind, number) for kind in kinds), 1))
 
         def look(deadline: float | None) -> ItemInfo | None:
-            for key, record in store.peek(directory, first, (), deadline).records.items():
+            for key, record in store.peek(directory, peek, deadline).records.items():
                 item = QueueItem.of(record)
                 state = next(state for kind, state in kinds.items() if key.startswith(kind))
                 if not key.startswith(TAKEN):

@@ -171,9 +171,9 @@ class QueueRecords(Recipe):
     def _look_for_room(
         self, wanted: int, letters: Sequence[str], deadline: float | None
     ) -> tuple[_Tail, Snapshot]:
-        first, until = dict.fromkeys([TAIL, *letters], 1), clock() + BOUND_LASTS
+        peek, until = Peek(dict.fromkeys([TAIL, *letters], 1), [ITEM]), clock() + BOUND_LASTS
         try:
-            seen = self._store.peek(self._directory, first, [ITEM], deadline)
+            seen = self._store.peek(self._directory, peek, deadline)
             # After the tail: resize() sets the value, and then writes the tail again.
             config = self._config._directory
             bounds = self._store.look(config, [LAST_ENTRY], deadline).records
@@ -211,9 +211,10 @@ class QueueRecords(Recipe):
             most = MOST_AT_ONCE
 
     def _look_once(self, most: int, deadline: float | None) -> Snapshot:
-        first, single, abandoned = {READY: most}, self._one_at_a_time, self._abandoned
+        single, abandoned = self._one_at_a_time, self._abandoned
         listed = KeyRange(TAKEN, _ALL) if single else abandoned.listed()
-        seen = self._store.peek(self._directory, first, (), deadline, listed=listed)
+        peek = Peek({READY: most}, listed=listed)
+        seen = self._store.peek(self._directory, peek, deadline)
         if single:
             gone = list(abandoned.among(seen.keys, deadline))
             if len(gone) < len(seen.keys):  # something is being delivered, or is to come first
@@ -307,7 +308,7 @@ class QueueRecords(Recipe):
     def _release(self, number: int, token: int, deadline: float | None) -> DeliveryInfo | None:
         """Put an item back whose delivery has this token; return that, None if it is over."""
         while True:
-            seen = self._store.peek(self._directory, {HELD: _ALL}, (), deadline)
+            seen = self._store.peek(self._directory, Peek({HELD: _ALL}), deadline)
             these = [one for one in seen.records.values() if one.created == token]
             held = next((one for one in these if DeliveryInfo.of(one).id == number), None)
             if held is None:

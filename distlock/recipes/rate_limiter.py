@@ -25,16 +25,20 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockBusy, LockUnavailable
+from distlock.locking.base_lock import twins
 from distlock.locking.blocks import decorate
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
+from distlock.recipes.cells import WAITING, Cell, Columns
+from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership
 from distlock.recipes.permits import PERMITS, Permits, first_seen, grants_in, merged, since
 from distlock.recipes.recipe import Block, Recipe
@@ -389,3 +393,28 @@ class _PermitRequest:
         read = partial(limiter._store.look, limiter._directory, [PERMITS])
         change = partial(backend.records.change, limiter._directory, decide, read=read)
         backend.cleanup.add(claim, change)
+
+
+class RateLimiterDescription(Description[RateInfo]):
+    """How many permits are taken, of how many, and who waits."""
+
+    help = "Rate limiters: list, show."
+    empty = _("Rate limiters are listed here once one has granted a permit.")
+    columns: ClassVar[Columns[RateInfo]] = (
+        (_("Taken"), lambda report: Cell(report.taken, "number")),
+        (_("Permits"), lambda report: Cell(report.permits, "number")),
+        (_("Period"), lambda report: Cell(report.period, "span")),
+        (_("Waiting"), lambda report: Cell(len(report.waiting), "number")),
+    )
+
+    def read(self, ref: Ref) -> RateInfo:
+        """Return how many permits count for this process, and who waits."""
+        return RateLimiter(ref.name, 1, 1, using=ref.alias).info()
+
+    def detail(self, ref: Ref, report: RateInfo) -> Detail:
+        """Return the same."""
+        return Detail(
+            self.row(report),
+            [Table("waiting", _("Waiting"), WAITING, report.waiting, _("Nobody waits."))],
+            [_("Each process counts a permit for a full period after it first saw it.")],
+        )

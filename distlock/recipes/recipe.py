@@ -17,6 +17,7 @@ from distlock.backends import reading
 from distlock.backends.store import (
     MAX_VALUE,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -108,7 +109,7 @@ class Recipe:
 
     def _keys(self, listed: KeyRange, deadline: float | None) -> Sequence[str]:
         """Return the keys of some records. This blocks."""
-        return self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
+        return self._store.peek(self._directory, Peek(listed=listed), deadline).keys
 
     def _change(
         self, decide: Decide, deadline: float | None = None, *, keys: Collection[str] | None = None
@@ -144,7 +145,7 @@ class Recipe:
             if told is not None and told.value["change"] == change:
                 return Plan(result=told.value["result"])
             if doubt and clock() >= until:
-                raise LockUnavailable(f"{self!r}: whether a change was made is not known any more")
+                raise LockUnavailable(f"{self!r}: it is unknown whether a change was made")
             if (new := become(found.records.get(key))) is None:
                 return Plan()
             value, result = new
@@ -337,7 +338,7 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
         check_value(value, record, Put(argument, record).text)
     except TooLarge as error:
         raise ValueError(
-            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"
+            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with the values beside it,"
             f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ acquiring      the steps from a request to a lease, and of entering again
 local_queue    threads and tasks of this process wait here, first come, first served; tells other
                processes how many
 hold           one lock held by one owner: its lease, who is inside, and until when it lasts
-hold           s        all holds of the process
+holds          all holds of the process
 renewal        renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
 events         log lines, also of outages; signals and ``on_lost`` callbacks
 name_template  names such as ``"report:{account_id}"``

@@ -288,7 +288,7 @@ def _send_loss(hold: Hold, reason: str) -> None:
 
 def _log_untold(hold: Hold) -> None:
     name, fields = hold.lease.name, hold.log_fields()
-    thread_logger.exception("could not tell of the loss of %r", name, extra=fields)
+    thread_logger.exception("could not report the loss of %r", name, extra=fields)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from django.db.backends.signals import connection_created
 
 from distlock import audit
 from distlock.exceptions import LockError, LockLost, StaleToken
-from distlock.locking.twins import twin_of
+from distlock.locking.base_lock import twin_of
 from distlock.models import AuditEntry
 from distlock.recipes import Config, Election, Progress, Queue, Semaphore, Topic
 from tests.contract.watch import eventually

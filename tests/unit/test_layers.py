@@ -15,7 +15,7 @@ PACKAGE = Path(distlock.__file__).parent
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
     ["exceptions", "concurrency", "typed"],
-    ["fields", "signals"],
+    ["signals"],
     ["types", "registry", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.open_transactions"],
     ["backends.background", "backends.store"],
@@ -25,7 +25,7 @@ LAYERS = [
     ["backends.zookeeper.options", "backends.zookeeper.requests"],
     ["backends.zookeeper.connection"],
     ["backends.zookeeper.client"],
-    ["backends.zookeeper.tree", "backends.zookeeper.grants"],
+    ["backends.zookeeper.tree"],
     ["backends.zookeeper.records", "backends.zookeeper.contender"],
     ["backends.zookeeper.changes"],
     ["backends.zookeeper.store"],
@@ -63,16 +63,13 @@ LAYERS = [
     ["records.shared_backend"],
     ["backends"],
     ["audit", "conf"],
-    [
-        "runtime.hold",
-        "runtime.name_template",
-    ],
+    ["runtime.hold", "runtime.name_template"],
     ["runtime.events", "runtime.local_queue"],
     ["runtime.acquiring", "runtime.renewal"],
     ["runtime.holds"],
     ["runtime.manager"],
     ["runtime"],
-    ["locking.options", "locking.twins"],
+    ["locking.options"],
     ["locking.blocks", "locking.until_commit"],
     ["locking.base_lock"],
     ["locking.lock"],
@@ -80,11 +77,7 @@ LAYERS = [
     ["locking"],
     ["recipes.cells"],
     ["recipes.recipe", "recipes.description"],
-    [
-        "recipes.membership",
-        "recipes.following",
-        "recipes.report",
-    ],
+    ["recipes.membership", "recipes.following", "recipes.report"],
     ["recipes.candidates"],
     ["recipes.candidacy"],
     ["recipes"],
@@ -97,7 +90,6 @@ LAYERS = [
 WORDS = {
     "exceptions",
     "typed",  # a stub, for type checkers only
-    "fields",
     "signals",
     "types",
     "models",

@@ -45,7 +45,6 @@ from distlock.backends.store import (
     Condition,
     Exists,
     Having,
-    KeyRange,
     Peek,
     RecordStore,
     Renewal,
@@ -96,19 +95,10 @@ class DatabaseStore(RecordStore):
         statement = read_sql(self._sql, directory, keys)
         return snapshot(directory, self._rows(directory, statement, deadline))
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
-        statement = peek_sql(self._sql, directory, first, count, listed)
-        rows = self._rows(directory, statement, deadline)
-        return peeked(directory, rows, count, listed)
+        rows = self._rows(directory, peek_sql(self._sql, directory, peek), deadline)
+        return peeked(directory, rows, peek)
 
     def read_many(
         self,

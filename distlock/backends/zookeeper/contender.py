@@ -12,8 +12,13 @@ from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData,
 from distlock.backends.background import answer_due
 from distlock.backends.base import PendingLease
 from distlock.backends.zookeeper import tree
-from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
-from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
+from distlock.backends.zookeeper.client import (
+    ContenderNode,
+    Grant,
+    Grants,
+    ZooKeeperClient,
+    ZooKeeperSession,
+)
 from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending

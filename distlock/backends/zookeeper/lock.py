@@ -13,9 +13,8 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetData, Sync
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease, all_backends
-from distlock.backends.zookeeper.client import ZooKeeperClient
+from distlock.backends.zookeeper.client import NODE_DELETED, SESSION_OVER, Grants, ZooKeeperClient
 from distlock.backends.zookeeper.contender import ZooKeeperContender
-from distlock.backends.zookeeper.grants import NODE_DELETED, SESSION_OVER, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, ZooKeeperOptions
 from distlock.backends.zookeeper.store import ZooKeeperStore
 from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader

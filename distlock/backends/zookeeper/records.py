@@ -24,7 +24,7 @@ from kazoo.protocol.serialization import GetChildren2, GetData, Sync
 
 from distlock.backends.reading import count_keys, first_keys, list_keys
 from distlock.backends.store import (
-    KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -238,20 +238,12 @@ class RecordReader(RecordStore):
         records = (node.record(key) for key, node in nodes.items())
         return Snapshot.of(directory, _revision(stat), records)
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
-        choose = partial(first_keys, first=first)
+        choose = partial(first_keys, first=peek.first)
         keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
         records = {key: node.record(key) for key, node in nodes.items()}
-        counts, some = count_keys(keys, count), list_keys(keys, listed)
+        counts, some = count_keys(keys, peek.count), list_keys(keys, peek.listed)
         return Snapshot(directory, _revision(stat), records, counts=counts, keys=some)
 
     def missing(
