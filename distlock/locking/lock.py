@@ -138,6 +138,7 @@ class Lock(BaseLock):
     ) -> Self | MultiLock:
         """Return the lock of a row: ``Lock.of(seat)`` is ``Lock("shop.seat:7")``.
 
+        ``instance`` is that row, or a queryset.
         The name is the app label, the concrete model (that of a proxy is the model it stands for)
         and the primary key; one that no name can have is written as its SHA-256. The database of
         the row is not part of it.
