@@ -5,6 +5,7 @@ A block that Mermaid cannot read is a warning, and `make docs` makes an error of
 """
 
 import re
+from contextlib import suppress
 
 import mermaidx
 from docutils import nodes
@@ -34,7 +35,7 @@ class Diagrams(SphinxPostTransform):
         ]
         for number, block in enumerate(blocks):
             try:
-                svg = mermaidx.render(block.astext(), backend="v8", config=_CONFIG).svg()
+                svg = _drawn(block.astext())
             except RuntimeError as error:
                 _LOG.warning("%s", error, location=block)
                 continue
@@ -47,6 +48,14 @@ class Diagrams(SphinxPostTransform):
                 f"{_with_own_ids(svg, f'diagram-{number}')}</div>"
             )
             block.replace_self(nodes.raw("", html, format="html"))
+
+
+def _drawn(text: str) -> str:
+    """Return a picture. Each attempt may take 8 s, which a busy machine exceeds now and then."""
+    for _ in range(4):
+        with suppress(RuntimeError):
+            return mermaidx.render(text, backend="v8", config=_CONFIG).svg()
+    return mermaidx.render(text, backend="v8", config=_CONFIG).svg()
 
 
 def _with_own_ids(svg: str, prefix: str) -> str:
