@@ -223,7 +223,7 @@ class LockedCommand(BaseCommand):
         try:
             return names.fill_in(options)
         except (TypeError, ValueError) as error:
-            fail(USAGE, f"{template} gives no name for these options: {error}")
+            fail(USAGE, f"{template} has no name for these options: {error}")
 
 
 def _name_of(command: type[BaseCommand]) -> str:
