@@ -40,7 +40,7 @@ _OTHER_SETTINGS: Sequence[tuple[Callable[[], object], str, str, str]] = (
         "distlock.E009",
         'It is like {"celery": "workers", "web": "web", "using": "default"}.',
     ),
-    (audit_days, AUDIT_SETTING, "distlock.E011", "None keeps the entries for ever."),
+    (audit_days, AUDIT_SETTING, "distlock.E011", "None keeps the entries forever."),
 )
 
 

@@ -64,7 +64,8 @@ class FencedQuerySet(models.QuerySet[M]):
             fenced = _fence_field(self.model).model
             if fenced is self.model._meta.concrete_model and _looks_only_at_its_rows(self.query):
                 return _write(self, token, values)
-            # The fence may be in a parent's table. Who has written it may write the other columns.
+            # The fence may be in a parent's table. A caller that has written it may write the other
+            # columns.
             count = 0
             for pks, parents in self._chosen(fenced):
                 count += _write(_rows(fenced, self.db, parents), token, {})

@@ -115,7 +115,7 @@ class DatabaseLock(models.Model):
 
 
 class HeldLock(DatabaseLock):
-    """What the admin lists as held locks, whichever backend they are in: it has no rows of its own.
+    """The held locks of all backends, as the admin lists them: it has no rows of its own.
 
     The permission to see them is that of DatabaseLock.
     """
@@ -128,7 +128,7 @@ class HeldLock(DatabaseLock):
 
 
 class AuditEntry(models.Model):
-    """What somebody did to a lock or to the coordination family; see distlock.audit.
+    """An operation on a lock or on the coordination family; see distlock.audit.
 
     ``name`` is empty for a whole backend. ``action`` is a word for scripts, ``text`` for people.
     """
@@ -212,7 +212,7 @@ class RecordSession(models.Model):
 
 
 def _shown(entry: Entry) -> type[RecordDirectory]:
-    """Make the model of what the admin shows of one kind of recipe, whichever backend it is in.
+    """Make the model for one kind of recipe in the admin, over all backends.
 
     It has no rows of its own, but pages, permissions, and entries in the admin's log.
     """

@@ -27,7 +27,7 @@ class Entry:
     - ``labels``: what people call one of them, and all of them.
     - ``permissions``: for what may be done to them, beside the one to see them.
     - ``keep``: how long the sweep leaves the records of what nobody is part of any more, from the
-      last change on. None: for ever.
+      last change on. None: forever.
     """
 
     kind: Kind

@@ -179,7 +179,7 @@ class HeldLockAdmin(PanelAdmin):
 
 
 def health() -> list[BackendCard]:
-    """Return the cards of all backends, some seconds old at the most; see call_backends().
+    """Return the cards of all backends, some seconds old at most; see call_backends().
 
     ImproperlyConfigured if the setting is wrong.
     """

@@ -38,8 +38,8 @@ def in_test_environment() -> bool:
 def connection_of_test_case(database: str) -> Any:
     """Return the SQLite connection of a running test case, None if there is none.
 
-    What asyncio code asks for is done on threads of ours, and the renewer has one of its own. They
-    would wait for a transaction that ends no sooner than the test.
+    Requests of asyncio code run on threads of ours, and the renewer has one of its own. They would
+    wait for a transaction that ends no sooner than the test.
     """
     if not in_test_environment():
         return None
@@ -247,7 +247,7 @@ def check_durable(using: str, lease: Lease | None) -> None:
 def _refuse_open(using: str) -> None:
     """Raise LockError if a transaction is open on ``using``.
 
-    What it has read may be older than the lock, and its commit comes after the lock is freed. The
+    Its earlier reads may be older than the lock, and its commit comes after the lock is freed. The
     transaction around a test case does not count, as with ``transaction.atomic(durable=True)``.
     """
     connection: Any = transaction.get_connection(using)

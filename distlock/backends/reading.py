@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ReadAhead:
     """Answers what recipes of several names ask one after the other, in few questions.
 
-    What the first one asks is asked for the next ones, too: they look at the same things under
-    their own names. So all of them must be of one kind and one backend. An answer may be some
+    The requests of the first one are made for the next ones, too: they look at the same things
+    under their own names. So all of them must be of one kind and one backend. An answer may be some
     moments old when it is used, so this is only for what is shown.
     """
 

@@ -55,7 +55,7 @@ class AlreadyQueued(LockError):
     """
 
     def __init__(self, message: str, task_id: str | None = None) -> None:
-        super().__init__(message, task_id)  # both: result backends make it anew from its args
+        super().__init__(message, task_id)  # both: result backends make it again from its args
         self.task_id = task_id
 
     def __str__(self) -> str:

@@ -105,7 +105,7 @@ def run_command(
 ) -> T | None:
     """Run ``body()`` under ``lock`` and return its result, or end ``command``.
 
-    - ``timeout``: seconds to wait for the lock at the most; None waits for ever.
+    - ``timeout``: seconds to wait for the lock at most; None waits forever.
     - ``busy_code``: what to end with if someone else has the lock. DONE says that this is no
       failure: then None is returned, and a message is written only for ``verbosity`` 2. With
       ``verbosity`` 0 there is only the exit code, so that cron sends no mail.

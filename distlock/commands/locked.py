@@ -80,7 +80,7 @@ class LockedCommand(BaseCommand):
     #: for that, or "skip" the work, which is no failure; --busy-code changes the exit code of each
     lock_on_busy: ClassVar[OnBusy] = "raise"
     #: seconds to wait for the lock before that, where --lock-timeout is not given; with None "wait"
-    #: waits for ever, and the others try once
+    #: waits forever, and the others try once
     lock_timeout: ClassVar[float | None] = None
     #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
     #: as of ``Lock``; None takes the backend's ``RELEASE``
@@ -199,7 +199,7 @@ class LockedCommand(BaseCommand):
         return lock
 
     def _waits(self, timeout: float | None) -> float | None:
-        """Return the seconds to wait, by the value of --lock-timeout; None waits for ever."""
+        """Return the seconds to wait, by the value of --lock-timeout; None waits forever."""
         timeout = self.lock_timeout if timeout is None else timeout
         return 0 if timeout is None and self.lock_on_busy != "wait" else timeout
 
@@ -272,10 +272,10 @@ class _TakesNothing(BaseLock):
     check = verify = release
     averify = arelease
 
-    def _leave_block(self, *args: object) -> None:
+    def _leave(self, *args: object, **kwargs: object) -> None:
         pass
 
-    async def _aleave_block(self, *args: object) -> None:
+    async def _aleave(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property

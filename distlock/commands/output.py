@@ -182,7 +182,7 @@ def table_lines(
 ) -> list[str]:
     """Return the heading and the rows as aligned lines; nothing if there are no rows.
 
-    They take ``width`` columns of a terminal at the most: long cells are cut. Where that would
+    They take ``width`` columns of a terminal at most: long cells are cut. Where that would
     leave too little of them, columns with the headings ``optional`` are left out, first those that
     say the same in each row, then from the first heading on. None is for no terminal.
     """

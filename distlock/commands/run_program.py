@@ -200,7 +200,7 @@ _PROGRAM = option(
 )
 _TIMEOUT = option(
     "--timeout SECONDS",
-    "Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
+    "Wait for the lock no longer than that; 0 tries once. Waits forever by default.",
     type=waiting_time,
 )
 _SLOTS = option(

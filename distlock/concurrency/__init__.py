@@ -1,4 +1,4 @@
-"""What the package builds its waiting, threads and clean-up on. One of each.
+"""The base of waiting, threads and clean-up in this package. One of each.
 
 clock       the clock that leases are counted on, the time left until a deadline, growing pauses
 pending     ``Latch``, which wakes one thread, and ``Pending``, an answer that will come

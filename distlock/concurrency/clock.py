@@ -30,7 +30,7 @@ def left(deadline: float | None, at_most: float) -> float:
 
 
 def backoff(first: float, longest: float) -> Iterator[float]:
-    """Yield pauses in seconds for ever, each half as long again as the last one, to ``longest``.
+    """Yield pauses in seconds forever, each half as long again as the last one, to ``longest``.
 
     Each is cut by up to a half at random, so that those who began together do not go on together.
     """
@@ -41,7 +41,7 @@ def backoff(first: float, longest: float) -> Iterator[float]:
 
 
 def backoff_until(deadline: float | None, first: float, longest: float) -> Iterator[float]:
-    """Yield pauses until ``deadline`` (None: for ever), for attempts that are made before each.
+    """Yield pauses until ``deadline`` (None: forever), for attempts that are made before each.
 
     The last attempt is made at the deadline itself, before a pause of 0 s::
 

@@ -2,7 +2,7 @@
 
 Python runs signal handlers, destructors, callbacks of weak references and audit hooks at nearly any
 bytecode of a thread. If that one is inside an operation of this package, it may have a mutex, of
-ours or of a library, and whoever waits for it on the same thread waits for ever. So each public
+ours or of a library, and code that waits for it on the same thread waits forever. So each public
 operation looks up the stack first, before anything is begun. It takes no mutex for that, and keeps
 no state that an interrupt could leave wrong.
 """

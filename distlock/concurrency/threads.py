@@ -54,9 +54,9 @@ Action = Callable[[], object]
 def without_signals(call: Callable[[], T]) -> T:
     """Return ``call()``; the threads that it starts take none of the process's signals.
 
-    A thread that begins or ends may take a signal although the main thread is there for it. What
-    that one is blocked in is then not interrupted, so that Ctrl-C, or the soft time limit of a
-    Celery task, has to wait for it. See signal(7) and pthread_sigmask(3).
+    A thread that begins or ends may take a signal although the main thread should. A blocking call
+    in that one is then not interrupted, so Ctrl-C, or the soft time limit of a Celery task, has to
+    wait for it. See signal(7) and pthread_sigmask(3).
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     # No context manager: an interrupt, of which another thread has had the signal, could come as
@@ -70,7 +70,7 @@ def without_signals(call: Callable[[], T]) -> T:
 
 
 def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """Run a call on a daemon thread; RuntimeError if no more threads can be had.
+    """Run a call on a daemon thread; RuntimeError if no more threads can be started.
 
     Only for code of our own: a program that the call starts would inherit that it takes no signals.
     """
@@ -92,7 +92,7 @@ def _with_signals(call: Callable[..., object], *args: object) -> None:
 def _start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
     if sys.is_finalizing():
-        return thread  # no thread begins any more, and start() would wait for ever
+        return thread  # no thread begins any more, and start() would wait forever
     if threading.current_thread() is threading.main_thread():
         _start_elsewhere(thread)
     else:
@@ -121,7 +121,7 @@ def undo(error: BaseException, call: Callable[..., object], *args: object) -> No
 
 
 def call_elsewhere(call: Callable[..., object], *args: object) -> None:
-    """Clean up on another thread; on this one, which may take long, if no more can be had."""
+    """Clean up on another thread; on this one, which may take long, if none can be started."""
     try:
         start(call, "distlock-undo", *args)
     except RuntimeError:
@@ -150,7 +150,8 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
             # Two frames up is who called warning() or the like: logging does not count its own.
             self.logger.log(level, msg, *args, stacklevel=2, **options)
         except BaseException as error:  # it would end the thread
-            # Where no thread could be had, a signal's handler may raise here in the main thread.
+            # Where no thread could be started, a signal's handler may raise here in the main
+            # thread.
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and not isinstance(error, Exception):
                 raise
@@ -159,7 +160,7 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
                     traceback.print_exc()
 
 
-#: What threads of our own log with; code that runs on the caller's threads has a plain logger.
+#: The logger of our own threads; code that runs on the caller's threads has a plain logger.
 thread_logger = _ThreadLogger(logging.getLogger("distlock"), {})
 
 
@@ -199,13 +200,13 @@ class WaitQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add an item, and wake a thread that waits; interrupted, it may have woken none."""
-        # Who waits is in the list before it looks for an item; here it is the other way round. So
+        # A waiter is in the list before it looks for an item; here it is the other way round. So
         # one of the two sees the other.
         self._items.append(item)
         self._wake()
 
     def get(self, timeout: float) -> T:
-        """Return the next item; queue.Empty if none comes within so many seconds."""
+        """Return the next item; queue.Empty if none comes within ``timeout`` seconds."""
         until = clock() + timeout
         while True:
             with suppress(IndexError):
@@ -253,19 +254,19 @@ class Timers:
     """The timers of a process, and the thread that calls what is due."""
 
     def __init__(self) -> None:
-        #: Who pops an action from here is the one who calls or cancels it.
+        #: The thread that pops an action from here calls or cancels it.
         self._actions: dict[Timer, Action] = {}
         #: Takes the times for which the thread is to wake up; None while there is no thread.
         self._wakeups: WaitQueue[float] | None = None
-        #: Who adds a timer that is due earlier than this has to wake the thread.
+        #: Adding a timer that is due earlier than this has to wake the thread.
         self._wakes_at = math.inf
 
     def call_after(self, seconds: float, action: Action) -> Timer:
-        """Call ``action()`` in so many seconds, on the thread of the timers.
+        """Call ``action()`` in ``seconds``, on the thread of the timers.
 
         It must be quick and must not block: the others wait for it. What it raises is logged. It
         may be called some hundredths of a second late. RuntimeError if the thread is needed, and
-        no more threads can be had.
+        no more threads can be started.
         """
         timer, is_set = Timer(clock() + seconds, self._actions), False
         try:

@@ -1,4 +1,4 @@
-"""What every lock-like object of users does: taking, leaving, ``with``, decorator, looking.
+"""The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
 backend for. All else is here, and twins(): a method for threads and its twin for tasks, made of one
@@ -122,7 +122,7 @@ class BaseLock(BlockLock):
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
-    #: who had the lock when it was refused last, by whichever thread or task, where that is known
+    #: the holder at the last refusal of any thread or task, where it is known
     _refused_by: Holder | None = None
     #: Whether the name comes from a template that was filled in, so that braces in it are meant.
     name_is_filled_in: bool = False
@@ -175,15 +175,13 @@ class BaseLock(BlockLock):
         until the open transactions of this thread have ended, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
-        LockUnavailable if the backend cannot be told; it is then freed when the backend can be
+        LockUnavailable if the backend does not answer; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
         if asyncio._get_running_loop() is not None:
             refuse_in_event_loop("release")
-        if must_leave_elsewhere():
-            manager().release_soon(self._key, self._current_owner, self)
-        else:
-            self._leave(self._current_owner)
+        soon = must_leave_elsewhere()
+        self._leave(self._current_owner, None, soon=soon, is_here=True)
 
     async def arelease(self) -> None:
         """See release()."""
@@ -191,7 +189,7 @@ class BaseLock(BlockLock):
         await arun(manager().release(self._key, self._current_owner, self))
 
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the lock anew.
+        """Decorate a plain or async function; every call takes the lock again.
 
         With ``on_busy="skip"`` a call that finds it busy returns ``busy_result``.
         """
@@ -296,13 +294,6 @@ class BaseLock(BlockLock):
             self._until_commit = release == COMMIT
         return self._until_commit
 
-    def _leave(self, owner: Owner, warns: bool = True) -> None:
-        """Leave once in this thread; where that is wanted, its open transactions enter before."""
-        if self._until_commit or (self._until_commit is None and self._is_until_commit):
-            leave_until_commit(self._key, owner, self, self._options, warns)
-        elif run(manager().release(self._key, owner, self)) and warns:
-            warn_if_uncommitted(self._key)
-
     def _keep_until_commit(self, owner: Owner) -> None:
         """Let the open transactions of this thread enter a lock that its owner is about to leave.
 
@@ -342,21 +333,22 @@ class BaseLock(BlockLock):
         self._refused_by = request.claim.refused_by
         return None
 
-    def _leave_block(
-        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
-    ) -> None:
+    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+        """See BlockLock._leave(). Where that is wanted, open transactions of this thread enter."""
         try:
             if soon:
                 manager().release_soon(self._key, owner, self)
-            else:
-                self._leave(owner, warns=is_here)
+            elif self._until_commit or (self._until_commit is None and self._is_until_commit):
+                leave_until_commit(self._key, owner, self, self._options, warns=is_here)
+            elif run(manager().release(self._key, owner, self)) and is_here:
+                warn_if_uncommitted(self._key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise
             # The body's own error is what the caller must see; this one goes with it.
             add_leave_error(exc, error)
 
-    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+    async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         try:
             if soon:
                 manager().release_soon(self._key, owner, self)

@@ -29,7 +29,7 @@ from distlock.types.values import (
 
 
 class Requester(Protocol):
-    """What a request needs to know of the Lock object that makes it."""
+    """The part of a Lock object that its requests need."""
 
     name: str
     #: the nonce of the claim, if it is not to have a new one
@@ -39,7 +39,8 @@ class Requester(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LockOptions:
-    """The arguments of ``Lock`` beside its name; see there. Wrong ones are refused by name.
+    """The arguments of ``Lock`` beside its name; see there. Unknown ones raise TypeError, which
+    names them.
 
     They never change. Python would take five times as long to make a frozen object.
     """
@@ -97,7 +98,7 @@ class LockOptions:
     def limit(
         self, blocking: bool | None, timeout: float | None, began: float | None = None
     ) -> tuple[bool, float | None]:
-        """Return whether to wait, and if so, until when by the local clock (None: for ever).
+        """Return whether to wait, and if so, until when by the local clock (None: forever).
 
         The arguments are those of ``acquire()``; these options hold where they are None. ``began``
         is when that was called, None for now.

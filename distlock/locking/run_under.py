@@ -1,4 +1,4 @@
-"""What tasks, commands and programs run under: a lock, or one of so many slots.
+"""The lock, or the slot, under which tasks, commands and programs run.
 
 How it is left whatever happens, who has a busy one, and how a body is ended with LockLost, as soon
 as Python can. There are three kinds of bodies, and one way for each: a signal for the main thread,
@@ -33,7 +33,7 @@ from distlock.types.values import checked_count
 
 T = TypeVar("T")
 
-#: In place of a number: the one that was said last, for all, by ``manage.py locks resize``.
+#: In place of a number: the one that ``manage.py locks resize`` has set last, for all.
 AGREED: Literal["agreed"] = "agreed"
 
 #: At most so many at a time.
@@ -57,7 +57,7 @@ def run_under(
 ) -> T:
     """Take a lock by ``acquire()``, call ``body()``, leave the lock; return what the body returned.
 
-    ``acquire`` raises if the lock is not to be had. It is left wherever an error comes, also an
+    ``acquire`` raises if the lock cannot be acquired. It is left wherever an error comes, also an
     interrupt between two steps: Ctrl-C or Celery's soft time limit may come at any moment, and the
     process goes on. It may come between ``__enter__()`` and the body of a ``with``, which is then
     not left. So this is a function.
@@ -130,7 +130,7 @@ def lock_or_slot(
 ) -> BaseLock:
     """Return a Lock; with ``slots`` a Semaphore with so many seats, of which it takes one.
 
-    ``options`` are those that both have; wrong ones are refused by name.
+    ``options`` are those that both have; invalid ones raise an error that names them.
     """
     checked_slots("slots", slots, at_least=at_least)
     value = None if slots == AGREED else slots

@@ -1,9 +1,9 @@
 """``release="commit"``: a hold that is left inside a transaction goes on until that has ended.
 
 The transaction enters the hold as one more entrant, before its owner leaves. So it is renewed, its
-loss is reported, and its owner may enter again, as ever. When the last transaction of the thread
-has ended, by commit or rollback, that entrant leaves, and the lock is freed. Whoever leaves a lock
-without it inside a transaction is warned.
+loss is reported, and its owner may enter again, as always. When the last transaction of the thread
+has ended, by commit or rollback, that entrant leaves, and the lock is freed. Leaving a lock without
+it inside a transaction warns.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class OpenTransactions:
         try:
             run(manager().release(hold.key, hold.lease.owner, self, hold=hold))
         except LockNotHeld:
-            pass  # it was taken anew, or freed by a test
+            pass  # it was taken again, or freed by a test
         except LockUnavailable as error:
             thread_logger.warning("after a transaction: %s", error, extra=hold.log_fields())
         except LockError as error:

@@ -7,7 +7,7 @@ from django.db import migrations, models
 from distlock.migrations._create_table import CreateTable
 from distlock.models import ExactCharField, ExactTextField, Literal, NoPadCharField
 
-#: What the admin shows of the coordination family: the names of each model.
+#: The names of the admin's models of the coordination family.
 PAGES = {
     "Election": ("election", "elections"),
     "Group": ("group of processes", "groups of processes"),

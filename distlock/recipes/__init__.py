@@ -3,7 +3,7 @@
 barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
 counter     Counter: a number that all processes add to, exactly; CountDownLatch: wait until
-            something has happened so many times
+            something has happened a number of times
 rate_limiter  RateLimiter: at most so many permits in any period
 permits     what a rate limiter has granted, and since when it counts
 log         Config: one value in all processes, with versions; Topic: messages that every
@@ -14,9 +14,9 @@ candidacy   one candidate, from when it is to stand until it has left
 candidates  the records of an election: who stands, who is next, who has led
 group       Group: which processes are there, and who has come or gone
 names       Names: a name or a number that nobody else has, and the address registered under it
-progress    Progress: how far a piece of work is, live for whoever looks;
-            track(): a loop that reports how far it is
-report      what a progress tells, also as a bar on a terminal
+progress    Progress: the progress of a piece of work, live for all observers;
+            track(): a loop that reports its progress
+report      the values of a progress, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
 queue_operations  what is done with a queue by hand: its items in pages, dead letters, a purge
 queue_records  the steps that change the records of a queue

@@ -37,7 +37,7 @@ class BarrierDescription(Description[BarrierInfo]):
             facts=[first, (_("Why"), Cell(report.broken)), *numbers],
             tables=[Table("waiting", _("Waiting"), WAITING, report.waiting, empty)],
             explanation=[
-                _("Those who have come wait until as many are there as there are parties."),
+                _("The parties wait until all of them have come."),
                 _("If one of them gives up or dies, it is broken for all of them."),
             ],
         )

@@ -6,7 +6,7 @@ see Recipe._change_once(): so an add whose answer was lost is made once, and ret
 value.
 
 That of a latch has one record, ``latch``: the count it began with, and what is left of it. It is
-put in the same way, exactly once. It never grows again, so whoever finds it at 0 can go on.
+put in the same way, exactly once. It never grows again, so a waiter that finds it at 0 can go on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CounterInfo:
-    """What a counter is, and who has changed it last, and when, by its own clock.
+    """The value of a counter, with the author and the time, by its own clock, of the last change.
 
     ``token`` grows with every change. All but the first three are None if it was never changed.
     """
@@ -108,7 +108,7 @@ class Counter(Recipe):
 
 
 class CounterDescription(Description[CounterInfo]):
-    """What it is, and who has changed it."""
+    """Its value, and the author of the last change."""
 
     recipe = Counter
     help = "Counters: list, show."
@@ -132,7 +132,7 @@ _LATCH = "latch"
 class LatchInfo:
     """What a latch looks like now.
 
-    - ``began``: the count it began with; None if nobody has counted down, and none was said.
+    - ``began``: the count it began with; None if nobody has counted down, and none was given.
     - ``count``: what is left of it.
     - ``at``: when it was counted down last, by the clock of that machine; None if it was not.
     """
@@ -145,12 +145,12 @@ class LatchInfo:
 
 
 class CountDownLatch(Recipe):
-    """Wait until something has happened so many times: as ``java.util.concurrent``'s.
+    """Wait until something has happened a number of times, as in ``java.util.concurrent``.
 
     ::
 
         CountDownLatch("import", 3).wait()          # returns when it was counted down three times
-        CountDownLatch("import", 3).count_down()    # anywhere, by whoever has ended its part
+        CountDownLatch("import", 3).count_down()    # anywhere, when a part is done
 
     It goes down to 0 and never up again: take another name for the next time. It does not know who
     has counted: who may do so twice, as a task that is run again, counts twice.
@@ -163,8 +163,8 @@ class CountDownLatch(Recipe):
 
         - ``name``, ``using``: as of a Lock.
         - ``count``: how many times it has to be counted down. The first one to count down writes
-          it, and whoever says another number gets ValueNotAgreed with both. None takes what others
-          have said.
+          it, and giving another number raises ValueNotAgreed with both. None takes the number of
+          the others.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -186,7 +186,7 @@ class CountDownLatch(Recipe):
     count_down, acount_down = twins("count_down", _count_down)
 
     def _wait(self, timeout: float | None = None) -> Steps[bool]:
-        """Wait until it is at 0; False if it is not for ``timeout`` seconds (None: for ever).
+        """Wait until it is at 0; False if it is not for ``timeout`` seconds (None: forever).
 
         Raises ValueNotAgreed as soon as it is there with another count. LockUnavailable if the
         backend does not answer until then, or for the length of a lease.
@@ -208,7 +208,7 @@ class CountDownLatch(Recipe):
 
     @property
     def count(self) -> int:
-        """What is left to be counted down, now; see info(). ValueNotAgreed as of count_down()."""
+        """The present count; see info(). ValueNotAgreed as of count_down()."""
         info = self.info()
         self._agreed(info.began)
         return info.count or 0
@@ -229,7 +229,7 @@ class CountDownLatch(Recipe):
         if not before:
             return None
         left = max(before - n, 0)
-        # What has not come to 0 yet is not forgotten by a sweep.
+        # A sweep keeps a latch that is not at 0.
         now = time.time_ns() // 1000
         return {"began": began, "left": left, "at": now, "in_use": left > 0}, left
 
@@ -254,7 +254,7 @@ def _state(report: LatchInfo) -> Cell:
 
 
 class LatchDescription(Description[LatchInfo]):
-    """What is left to be counted down."""
+    """The number left to be counted down."""
 
     recipe = CountDownLatch
     help = "Latches that are counted down: list, show."
@@ -271,6 +271,6 @@ class LatchDescription(Description[LatchInfo]):
         return Detail(
             self.row(report),
             explanation=[
-                _("Those who wait go on when nothing is left. It never goes up again."),
+                _("Waiters go on when nothing is left. It never goes up again."),
             ],
         )

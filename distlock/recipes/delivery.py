@@ -87,10 +87,10 @@ class Delivery(Block):
         """Count the attempt: work on the item begins now. Doing it again does nothing.
 
         It has to be done for a delivery of get_many() that is not worked on by ``with``, or an item
-        that kills each of its consumers is delivered for ever. nack() counts in any case.
+        that kills each of its consumers is delivered forever. nack() counts in any case.
 
         Raises LockLost if the delivery was lost; LockNotHeld if it is over; LockUnavailable if the
-        backend cannot be told.
+        backend does not answer.
         """
         lease = self.check()
         if self._begun:
@@ -114,15 +114,15 @@ class Delivery(Block):
 
     @property
     def _done(self) -> Plan:
-        """What is to be done when the work is."""
+        """The changes when the work is done."""
         return Plan([*map(Delete, self._keys)])
 
     def _acking(self) -> Steps[None]:
         """Remove the item from the queue: the work is done.
 
         Raises LockLost if the delivery was lost, so that the item is delivered again; LockNotHeld
-        if it was acknowledged or put back before; LockUnavailable if the backend cannot be told: it
-        is told later if the lease lasts, else the item is delivered again.
+        if it was acknowledged or put back before; LockUnavailable if the backend does not answer:
+        the request is sent later if the lease lasts, else the item is delivered again.
         """
         self.check()
         done = yield from self._member.leaving(self._done)

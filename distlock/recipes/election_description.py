@@ -27,7 +27,7 @@ from distlock.recipes.description import (
 from distlock.recipes.election import Election
 from distlock.types.values import quoted
 
-#: What the orders are called, and what they mean.
+#: The names of the orders, and their meaning.
 _ORDERS: dict[str, tuple[Text, Text]] = {
     "first": (_("who came first"), _("The candidate who came first is the next to lead.")),
     "succession": (
@@ -72,11 +72,11 @@ def _appoint_consequences(info: ElectionInfo, ref: Ref) -> list[Text]:
     if info.order == "appointed":
         return [
             _("Nobody else may lead from then on."),
-            _("Who leads now is asked to step down; the candidate leads once it has."),
+            _("The present leader is asked to step down; the candidate leads once it has."),
         ]
     return [
         _("The candidate leads next, before all others."),
-        _("Who leads now goes on until it resigns, is lost, or is asked to step down."),
+        _("The present leader goes on until it resigns, is lost, or is asked to step down."),
     ]
 
 
@@ -126,8 +126,8 @@ STEP_DOWN: Action[ElectionInfo] = Action(
     title=_("Ask the leader to step down"),
     button=_("Ask it to step down"),
     consequences=lambda info, ref: [
-        _("The leader is told as of a loss, and the next candidate leads once it has resigned."),
-        _("Until then, for the length of a lease at the most, it keeps the others out."),
+        _("For the leader this is a loss, and the next candidate leads once it has resigned."),
+        _("Until then, for the length of a lease at most, it keeps the others out."),
         _(
             "A leader whose process does not answer is not told: it is gone when its lease ends."
             " If it goes on in spite of being asked, its lock can be broken among the held locks."
@@ -188,7 +188,7 @@ def _appointing(ref: Ref, options: dict[str, Any]) -> Proposal:
 
 @operation(
     "Ask the leader of a term to step down. Asks first.",
-    Option("--term", "That of the leader, as `election show` prints it.", "whole", required=True),
+    Option("--term", "The leader's term, as `election show` prints it.", "whole", required=True),
     asks=True,
 )
 def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:

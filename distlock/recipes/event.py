@@ -1,8 +1,8 @@
 """An event that one process sets and all others see, kept in the backend's store.
 
 Its directory has one record, ``event``, bound to no session. It is changed only from set to not
-set, or from not set to set. So whoever finds it not set, and changed since, knows that it was set
-in between.
+set, or from not set to set. So a waiter that finds it not set, and changed since, knows that it was
+set in between.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Event(Recipe):
         return self._become(False)
 
     def _wait(self, timeout: float | None = None) -> Steps[bool]:
-        """Wait until it is set; False if it is not for ``timeout`` seconds (None: for ever).
+        """Wait until it is set; False if it is not for ``timeout`` seconds (None: forever).
 
         True also if it was set while this waited, and cleared again before this could see it.
         """

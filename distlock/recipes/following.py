@@ -108,7 +108,7 @@ class Follower(Iterator[T], AsyncIterator[T]):
 
 
 class LastSeen:
-    """What this process has seen of one record; any thread replaces its parts as a whole."""
+    """The state of one record in this process; any thread replaces its parts as a whole."""
 
     def __init__(self) -> None:
         #: the record of the highest revision
@@ -142,7 +142,7 @@ class Watch(AbstractContextManager["Watch"]):
     """Calls a function with what comes to one who follows, on a thread of its own.
 
     It ends when it is closed, or collected as garbage. In the child of a fork it goes on, and
-    begins anew.
+    begins again.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Watch(AbstractContextManager["Watch"]):
         start_for_callbacks(_call_back, "distlock-watch", ref(self), self._follower)
 
     def go_on_in_child(self) -> None:
-        """Begin anew in the child of a fork, on a thread of its own."""
+        """Begin again in the child of a fork, on a thread of its own."""
         if not self._follower.stopped.over:
             earlier, self._follower = self._follower, self._follow()
             earlier.stopped.resolve(None)  # this may have been interrupted, and comes once more
@@ -194,7 +194,7 @@ _watches: WeakSet[Watch] = WeakSet()
 @fork.in_child
 def _go_on_in_child() -> None:
     """Go on with all watches: a server may import everything before it forks."""
-    if not gevent_patched():  # which makes its loop anew only after this: no greenlet could begin
+    if not gevent_patched():  # which makes its loop again only after this: no greenlet could begin
         for watch in list(_watches):
             watch.go_on_in_child()
 

@@ -60,7 +60,7 @@ def _signed(line: str) -> tuple[str, str]:
     return (" ", "…") if line.startswith("@@ ") else (line[0], line[1:])
 
 
-#: Who set a value, when, and why; and a row of the history.
+#: The author, time and reason of a value; and a row of the history.
 _SET: Columns[Value] = (
     (_("Version"), lambda value: Cell(value.version, "number")),
     (_("Set by"), lambda value: Cell(value.who)),

@@ -1,4 +1,4 @@
-"""What may be done to a queue: dead letters in bulk, a delivery taken back, a purge, its bound."""
+"""The actions on a queue: dead letters in bulk, a delivery taken back, a purge, its bound."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ RETRY: Action[Contents] = Action(
     button=_("Put back"),
     consequences=lambda contents, ref: [
         _("They come to the end of the queue, as new items, and their deliveries count from one."),
-        _("What was done with them before may be done once more."),
+        _("Their work may be done a second time."),
         _("If the queue fills up, this ends, and says how many were put back."),
     ],
     facts=_facts,
@@ -150,10 +150,10 @@ DISCARD: Action[Contents] = Action(
     title=_("Discard items"),
     button=_("Discard"),
     consequences=lambda contents, ref: [
-        _("They are gone for ever, and nobody gets them."),
-        _("What is being delivered, or comes later, stays.")
+        _("They are gone forever, and nobody gets them."),
+        _("Items that are being delivered, or come later, stay.")
         if ref.target == READY
-        else _("What comes while this goes on may be discarded, too."),
+        else _("Items that come while this goes on may be discarded, too."),
     ],
     facts=_facts,
     perform=_discard,
@@ -250,7 +250,7 @@ def _purging(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, dead = ref.recipe(Queue).info(), options["dead"]
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
     said = [f"{ref.where} has {count} {what}."]
-    perform, question = _purge if count else None, "Remove them for ever?"
+    perform, question = _purge if count else None, "Remove them forever?"
     return Proposal(ref, perform, "%(count)d removed.", question, explanation=said)
 
 
@@ -264,7 +264,7 @@ def _resize(ref: Ref, values: dict[str, Any]) -> bool:
     Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),
 )
 def _resizing(ref: Ref, options: dict[str, Any]) -> Proposal:
-    bound = "%(maxsize)d items at the most" if options["maxsize"] else "any number of items"
+    bound = "%(maxsize)d items at most" if options["maxsize"] else "any number of items"
     return Proposal(ref, _resize, f"%(where)s takes {bound} now.")
 
 

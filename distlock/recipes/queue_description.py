@@ -36,7 +36,7 @@ from distlock.recipes.queue_operations import STATES
 _PAGE_SIZE, _MOST_GROUPS, _MOST_SEARCHED = 25, 20, 200
 
 
-_ASIDE = _("What was delivered too often, and never acknowledged, is put aside as dead.")
+_ASIDE = _("Items that were delivered too often, and never acknowledged, are dead.")
 _AGAIN = _("It is delivered again if its consumer fails, or if its process dies.")
 #: The label of each state of items, and what it means.
 _STATES: dict[str, tuple[Cell, Text]] = {
@@ -155,7 +155,7 @@ class QueueDescription(Description[QueueInfo]):
             tables=[*_groups(ref, report), _items(ref, report)],
             explanation=[
                 _(
-                    "First in, first out. What was taken is delivered again if its consumer fails,"
+                    "First in, first out. An item is delivered again if its consumer fails,"
                     " or if its process dies and the lease ends."
                 ),
                 _ASIDE,

@@ -2,7 +2,7 @@
 
 The directory of a queue has
 
-- ``tail``: the number of the last item. Each put writes it anew, on the condition that it is as it
+- ``tail``: the number of the last item. Each put writes it again, on the condition that it is as it
   was read: so the order of the numbers is the order of the commits, and there are never too many.
 - ``i/r/NUMBER``: an item that is ready to be delivered.
 - ``i/t/again/NUMBER/NONCE``, ``i/t/last/NUMBER/NONCE``: an item that was taken, by the delivery of
@@ -94,7 +94,7 @@ class _Tail(NamedTuple):
 
 
 class QueueRecords(Recipe):
-    """A queue, as its records. What takes a deadline blocks, and is a step; see Recipe._ask()."""
+    """A queue, as its records. Methods with a deadline block, and are steps; see Recipe._ask()."""
 
     kind = Kind.QUEUE
     _default_maxsize = 0
@@ -174,7 +174,7 @@ class QueueRecords(Recipe):
         peek, until = Peek(dict.fromkeys([TAIL, *letters], 1), [ITEM]), clock() + BOUND_LASTS
         try:
             seen = self._store.peek(self._directory, peek, deadline)
-            # After the tail: resize() sets the value, and then writes the tail anew.
+            # After the tail: resize() sets the value, and then writes the tail again.
             config = self._config._directory
             bounds = self._store.look(config, [LAST_ENTRY], deadline).records
             most = checked_size(bounds[LAST_ENTRY].value["value"]) if bounds else self._maxsize
@@ -189,7 +189,7 @@ class QueueRecords(Recipe):
         return _Tail(number, seen.unchanged(TAIL), room, until), seen
 
     def _touch(self, seen: Snapshot) -> Plan:
-        """Plan to write the tail anew, so that producers look what the bound is."""
+        """Plan to write the tail again, so that producers read the bound."""
         record = seen.records.get(TAIL)
         return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.unchanged(TAIL)])
 
@@ -198,7 +198,7 @@ class QueueRecords(Recipe):
     def _look_for_items(self, most: int, deadline: float | None) -> Snapshot:
         """Return the first items that can be taken: what is ready, and some that was abandoned.
 
-        What was abandoned is looked for if nothing else is ready, and else now and then.
+        It looks for abandoned items if nothing else is ready, and else now and then.
         """
         while True:
             seen = self._look_once(most, deadline)

@@ -57,8 +57,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 class Recipe:
     """A coordination primitive with a name, whose state is the records of one directory.
 
-    What blocks is made of steps, see distlock.concurrency.steps: ``run()`` makes them for a thread,
-    ``arun()`` for a task.
+    Blocking methods are made of steps, see distlock.concurrency.steps: ``run()`` makes them for a
+    thread, ``arun()`` for a task.
     """
 
     #: what it is; a part of the directory's name
@@ -243,7 +243,7 @@ class Recipe:
                 if not again or clock() + pause >= gives_up:
                     raise
             yield Sleep(pause)
-        raise AssertionError("backoff() goes on for ever")
+        raise AssertionError("backoff() goes on forever")
 
 
 class Block(ABC):
@@ -317,7 +317,7 @@ def _take_number() -> int:
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:
-    """Return until when to wait by the local clock; None and -1 wait for ever, 0 does not wait.
+    """Return until when to wait by the local clock; None and -1 wait forever, 0 does not wait.
 
     TypeError, ValueError, OverflowError for others, see waiting_limit().
     """

@@ -86,7 +86,7 @@ class ProcessSession:
 
     @property
     def lasts_until(self) -> float:
-        """Until when, by the local clock, the records of the session may be there at the most."""
+        """Until when, by the local clock, the records of the session may be there at most."""
         session = self._session
         return 0.0 if session is None else session.deadline + session.seconds
 
@@ -184,7 +184,7 @@ class SeatRequests:
                         waits = True
                         continue
             except LockUnavailable as error:
-                # Who has a place in the queue keeps it over an outage that ends in time.
+                # A waiter keeps its place in the queue over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
@@ -252,7 +252,8 @@ class SeatRequests:
         ]
         conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]
         if waiting_key(claim.nonce) in snapshot.records:
-            # Who did not come loses its place, or the next one would have to wait for it, too.
+            # A waiter that did not come loses its place, or the next one would have to wait for it,
+            # too.
             gone = [waiting_key(claim.nonce), *seats.passed_by(claim, passed_over)]
             changes.extend(map(Delete, gone))
             conditions.append(Exists(waiting_key(claim.nonce)))

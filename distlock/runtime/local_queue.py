@@ -39,7 +39,7 @@ Lane: TypeAlias = LockKey | tuple[LockKey, str]
 _PERIOD = 5.0
 #: Seconds until the first one: most waits are shorter, and cause none.
 _FIRST = 1.0
-#: Seconds that a record lasts after its process was killed, at the most.
+#: Seconds that a record lasts after its process was killed, at most.
 _LASTS = 30.0
 #: Locks that a record tells of, those with most waiters: longer names than any fit into a record.
 _MOST_LOCKS = 25
@@ -74,7 +74,7 @@ class Ticket:
     def call(self) -> bool:
         """Say that it is this one's turn; False if nobody waits for it any more.
 
-        What an interrupt left undone, the next call does.
+        After an interrupt the next call does the rest.
         """
         turn = self.turn
         if turn is not None and not turn.resolve(True) and not turn.answered:
@@ -271,7 +271,7 @@ class WaitingCounts:
         until = self._scheduled_until[alias] = clock() + seconds + _LASTS
         try:
             call_after(seconds, lambda: start(self._run, "distlock-waiting", alias, until))
-        except RuntimeError:  # no more threads can be had: one who waits later retries
+        except RuntimeError:  # no more threads can be started: one who waits later retries
             self._scheduled_until[alias] = 0.0
 
     def _run(self, alias: str, until: float) -> None:

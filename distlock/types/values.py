@@ -28,7 +28,7 @@ MAX_DATA = 4096
 #: When a lock that is left inside a transaction is freed: now, or when the transaction has ended.
 Release = Literal["now", "commit"]
 
-#: What becomes of who finds a lock busy: it waits, it gets LockBusy, or it does without.
+#: The reaction to a busy lock: wait, raise LockBusy, or do without it.
 OnBusy = Literal["wait", "raise", "skip"]
 
 #: Seconds, a week: a sweep forgets rate limiters that nobody has used for longer.
@@ -68,7 +68,7 @@ def checked_description(description: object) -> str:
 
 
 def checked_text(argument: str, text: object) -> str:
-    """Return what is said to people, which may be empty; TypeError or ValueError if refused."""
+    """Return a text for people, which may be empty; TypeError or ValueError if it is not valid."""
     return "" if text == "" else _checked(argument, text, MAX_DESCRIPTION, spaces=True)
 
 
@@ -207,9 +207,9 @@ def checked_callback(argument: str, value: object, *, required: bool = False) ->
 
 
 def waiting_limit(blocking: bool, timeout: float | None) -> tuple[bool, float | None]:
-    """Return whether to wait, and for how many seconds (None: for ever).
+    """Return whether to wait, and for how many seconds (None: forever).
 
-    ``timeout`` of None or -1 waits for ever. The errors are those of ``threading.RLock.acquire``:
+    ``timeout`` of None or -1 waits forever. The errors are those of ``threading.RLock.acquire``:
     a timeout goes only with waiting, and must not be negative or beyond ``threading.TIMEOUT_MAX``.
     """
     if timeout is None:
@@ -227,7 +227,7 @@ def waiting_limit(blocking: bool, timeout: float | None) -> tuple[bool, float | 
         raise ValueError(f"timeout must be a non-negative number, got {shortened(timeout)}")
     if seconds > threading.TIMEOUT_MAX:
         got = shortened(timeout)
-        raise OverflowError(f"timeout is too large, got {got}; use None to wait for ever")
+        raise OverflowError(f"timeout is too large, got {got}; use None to wait forever")
     return seconds > 0, seconds
 
 

@@ -25,7 +25,7 @@ _COMPARISONS = 5
 #: The value of wsrep_sync_wait with which reads, updates, deletes and inserts all wait.
 _ALL_WAIT = 7
 
-#: What is done with the rows of each table; and the same with no row at all.
+#: The statements on the rows of each table; and the same with no row at all.
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _WRITE_NOTHING = (
     "INSERT INTO {0} SELECT * FROM {0} WHERE 1 = 0",

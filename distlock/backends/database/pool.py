@@ -201,7 +201,7 @@ class Pool:
     def table_for(self, connection: Any, table: str) -> str:
         """Return the SQL of a table on a connection of the caller.
 
-        What that one would find by itself may be another: there search_path may be changed.
+        The caller's connection may find another one by itself: its search_path may be changed.
         """
         table = with_tables_renamed(table, connection.vendor)
         if not self.schema:
@@ -264,7 +264,7 @@ class Pool:
                 if loan.home is not self._idle:  # all were closed just now
                     _close_while(loan.home, lambda session: True)
                 elif self._reaper is None:
-                    with suppress(RuntimeError):  # no more threads can be had: it is kept longer
+                    with suppress(RuntimeError):  # no more threads: it is kept longer
                         self._reaper = call_after(self.idle, self._start_reaping)
             else:
                 session.close()

@@ -2,9 +2,10 @@
 
 - Every change of a directory first locks its row, and gives it the next revision. So the order of
   revisions is the order of commits, and what was read under a revision can be a condition.
-- A session counts until its row is deleted. Whoever sees that its time is over deletes it, under
-  the lock of the row and together with its records, before anything is concluded from that. A
-  renewal that is under way comes before or after it, and never revives what somebody missed.
+- A session counts until its row is deleted. A process that sees that its time is over deletes it,
+  under the lock of the row and together with its records, before it concludes anything from that. A
+  renewal that is under way comes before or after it, and never revives a record that somebody
+  missed.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ A directory is a range of keys, and one of them is its own: every change writes 
     {prefix}records/{directory, escaped}/         the directory's own key: when it was changed
     {prefix}records/{directory, escaped}/={key}   a record: its value
 
-A session is a lease. What etcd's transactions, revisions, leases and watches promise is said in
-"KV API guarantees" of its documentation.
+A session is a lease. See "KV API guarantees" in etcd's documentation for its transactions,
+revisions, leases and watches.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class ZooKeeperClient:
                 for reply in replies:
                     reply.repeated = repeated
                 return replies
-            # What was not sent was not carried out.
+            # A request that was not sent was not carried out.
             lost = (reply for reply in replies if reply.lost)
             repeated = repeated or not all(isinstance(reply.error, NotSent) for reply in lost)
 
@@ -229,7 +229,7 @@ class ZooKeeperClient:
         """Return the answer, None if there is no such node; LockUnavailable for other errors."""
         return None if isinstance(reply.error, NoNodeError) else self.checked(reply)
 
-    # What kazoo and the connection call, on their thread
+    # Callbacks of kazoo and the connection, on their thread
 
     def on_connect(self, session_timeout: float) -> None:
         """Begin a session, unless the one before goes on. Requests cannot be sent yet."""

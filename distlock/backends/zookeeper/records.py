@@ -1,8 +1,8 @@
 """The records in ZooKeeper: their nodes, the sessions they are bound to, and reading them.
 
 Below ``<root>/%records``, a name that no lock has, each directory has a node of its name, and below
-that each record a node of its key. Whatever is changed in a directory, its own node is written in
-the same step: so its version counts the changes.
+that each record a node of its key. Each change in a directory also writes the directory's own node
+in the same step: so its version counts the changes.
 
 When a directory is made it gets a child ``%made-<nonce>``, too, which it keeps until it is swept. A
 change that relies on a version checks that child: a directory that was swept and made again counts
@@ -143,10 +143,10 @@ class DirectoryView:
 
 
 class SeenLast(dict[str, DirectoryView]):
-    """What this process has seen last of some directories, by their paths; without the values.
+    """The last known state of some directories, by their paths; without the values.
 
-    It may be out of date. Who starts from it saves reading first, and finds out. It is changed in
-    single atomic steps.
+    It may be out of date. A change that starts from it saves a read, and notices that. It is
+    changed in single atomic steps.
     """
 
     def keep(self, seen: DirectoryView) -> None:
