@@ -108,19 +108,9 @@ class Lock(BaseLock):
 
         Raises TypeError or ValueError that names the argument and its value.
         """
+        waits = on_busy, timeout, busy_result
         options = LockOptions(
-            on_busy,
-            timeout,
-            busy_result,
-            lease,
-            at_least,
-            at_most,
-            renew,
-            reentrant,
-            description,
-            owner,
-            on_lost,
-            release,
+            *waits, lease, at_least, at_most, renew, reentrant, description, owner, on_lost, release
         )
         super().__init__(name, using, options)
 
