@@ -130,7 +130,7 @@ class ActiveBlocks:
         key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
-            known = reversed(list(self._owners.items()))
+            known = reversed(list(self._owners.copy().items()))
             key = next((key for key, owners in known if current in owners), key)
         owners = self._owners.pop(key, None) or [current]
         if len(owners) > 1:

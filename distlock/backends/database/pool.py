@@ -287,7 +287,9 @@ class Pool:
     def _serve(self) -> None:
         """Grant loans, first come, first served; an interrupt leaves the rest to the next call."""
         loans = self._loans
-        while self._waiting and len(loans) < self.sessions:
+        # Who gives back leaves the loans, then looks who waits. We wait, then look at the loans.
+        # copy() takes the lock of the set, so without the GIL, too, one of the two sees the other.
+        while self._waiting and len(loans.copy()) < self.sessions:
             loan = self._waiting[0]()
             if loan is not None and loan.latch is not None:
                 loans.add(ref(loan, loans.discard))

@@ -327,7 +327,7 @@ class Grants:
     def drop_untaken(self) -> None:
         """Free what no caller took during its lease: its event loop may be stopped for good."""
         now = clock()
-        for grant in list(self._by_name.values()):
+        for grant in self._by_name.copy().values():
             if not grant.taken and now >= grant.lease.deadline:
                 self.drop(grant.lease)
 
@@ -371,7 +371,7 @@ class Grants:
 
     def lose_all(self, reason: str, session: ZooKeeperSession | None = None) -> None:
         """Note that all grants, or those of one session, have ended."""
-        for grant in list(self._by_name.values()):
+        for grant in self._by_name.copy().values():
             if session is None or grant.node.session is session:
                 self.lose(grant, reason)
 
