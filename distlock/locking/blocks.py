@@ -1,6 +1,6 @@
-"""The blocks of all lock-like objects: ``with``, ``async with``, those of ``attempt()``.
+"""The blocks of all lock-like objects: ``with``, ``async with``, ``attempt()``, decorated calls.
 
-And functions that run in such a block; whose block ends; and messages that say who has a lock.
+Also whose block ends, and messages that say who has a lock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The client of a ZooKeeper: its connection, its session, its requests, and the leases of it.
+"""The client of a ZooKeeper: its connection, its session, its requests and its leases.
 
-A lease is lost when its node is gone, or the session in which that was made.
+A lease is lost when its node is deleted, or when the session ends in which the node was made.
 """
 
 from __future__ import annotations
