@@ -27,13 +27,12 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.locking.base_lock import BaseLock
-from distlock.locking.run_under import busy_error, lock_or_slot, run_under
+from distlock.locking.run_under import body_interrupter, busy_error, lock_or_slot, run_under
 from distlock.recipes.progress import Progress
 from distlock.recipes.rate_limiter import RateLimiter
-from distlock.runtime.interrupters import body_interrupter
-from distlock.types.arguments import checked_rate
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner
+from distlock.types.values import checked_rate
 
 logger = logging.getLogger("distlock.celery")
 
@@ -80,9 +79,9 @@ class TaskExecution(RunningTask):
 
         Returns what the task returned, ``busy_result`` if it was skipped.
 
-        Raises what the body raises, Retry for a task that has been requeued because its lock was
-        busy or could not be asked for, LockBusy, LockUnavailable or ValueNotAgreed for one that has
-        not, LockLost if the lock was lost.
+        Raises the error of the body, or Retry for a task that was requeued because its lock was
+        busy or unavailable. If it was not requeued, raises LockBusy, LockUnavailable or
+        ValueNotAgreed; LockLost if the lock was lost.
         """
         outer = running_task.set(self)
         ended_by: BaseException | None = None

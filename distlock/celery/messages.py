@@ -216,7 +216,7 @@ def _result_of_first(
     is raised: an error would leave a group half published, or fail the task before in a chain.
     """
     if options.get("link") is not None:
-        logger.warning("%s; what is linked to this call will not be called", error)
+        logger.warning("%s; callbacks linked to this call will not be called", error)
     else:
         logger.info("%s", error)
     in_canvas = any(options.get(option) is not None for option in _CANVAS)
@@ -297,7 +297,7 @@ class LockedRequest(Request):
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
             running_task.reset(outer)
-        # What is not acknowledged by now will be delivered again.
+        # A message that is not acknowledged by now will be delivered again.
         self._comes_again = self._comes_again or requeued.republished or not self.acknowledged
         start(self._await_death_and_free, "distlock-dead-worker")
         return answer

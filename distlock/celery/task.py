@@ -39,8 +39,8 @@ from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
 from distlock.runtime.hold import OnLost
 from distlock.runtime.name_template import CallName, Template
-from distlock.runtime.queueing_owners import PREFIX
-from distlock.types.arguments import Release
+from distlock.types.owners import QUEUEING
+from distlock.types.values import Release
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
@@ -57,7 +57,7 @@ _OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew"}
 _NAMED = (
     ("lock", "lock_name", ""),
     ("rate_name", "limiter_name", ""),
-    ("queueing_lock", "queueing_name", PREFIX),
+    ("queueing_lock", "queueing_name", QUEUEING),
     ("progress", "progress_name", ""),
 )
 
@@ -204,7 +204,7 @@ class LockedTask(DjangoTask):  # type: ignore[type-arg]
 
     @property
     def _execution(self) -> TaskExecution | None:
-        """What goes on of this task in the current thread or greenlet."""
+        """The run of this task in the current thread or greenlet."""
         running = running_task.get()
         return running if isinstance(running, TaskExecution) and running.task is self else None
 
@@ -319,8 +319,9 @@ def locked_task(
 
     It may also run at most so often, see ``rate``, and report how far it is, see ``progress``.
 
-    Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
-    tasks. What is not given is as ``base`` has it.
+    Use it as ``@locked_task(...)``; it returns what makes a task of the function. ``bind`` is as of
+    Celery. ``options`` are those of :class:`~distlock.celery.task_options.TaskOptions` and those of
+    Celery's tasks. Options that are not given are those of ``base``.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """
@@ -345,7 +346,7 @@ def _make_task(
     name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
     for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
         raise TypeError(
-            f"task {name}: {option}={options[option]!r} is no option of a task;"
+            f"task {name}: {option}={options[option]!r} is not an option of a task;"
             " see on_busy, timeout and lease"
         )
     if not (inspect.isclass(base) and issubclass(base, LockedTask)):

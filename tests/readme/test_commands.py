@@ -13,7 +13,7 @@ from distlock.commands.exit_codes import MEANINGS
 from tests.readme.pages import ROOT, snippets, text
 
 #: What the reader has besides; it does nothing.
-PROGRAMS = ["backup-database", "celery", "make-thumbnails"]
+PROGRAMS = ["backup-database", "celery", "gunicorn", "make-thumbnails", "uvicorn"]
 
 
 def lines():
