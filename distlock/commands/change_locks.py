@@ -13,7 +13,6 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from distlock import audit
-from distlock.commands.acquire import sleep_until
 from distlock.commands.arguments import (
     ALIAS,
     KIND,
@@ -38,6 +37,7 @@ from distlock.commands.exit_codes import (
     confirm,
     epilog,
     fail,
+    sleep_until,
 )
 from distlock.commands.output import moment, owner
 from distlock.commands.show_locks import infos_of
@@ -45,10 +45,10 @@ from distlock.commands.verbs import Verb
 from distlock.concurrency.clock import clock
 from distlock.locking.shared import Semaphore
 from distlock.recipes import lock_of
-from distlock.recipes.description import Ref
-from distlock.runtime.queueing_owners import locks_of
+from distlock.recipes.description import Ref, signature
 from distlock.supervisor.processes import Interrupted, ended_by_signals
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
+from distlock.types.owners import QUEUEING, task_id_of
 from distlock.types.values import quoted
 
 
@@ -75,7 +75,8 @@ def _found(
     """Return the one hold of a name under a token, or of a task; end the command otherwise."""
     backends = Backends(options["using"])
     if task is not None and name is None and token is None:
-        found = list(backends.work(lambda backend: locks_of(backend, task)))
+        queued = backends.work(lambda backend: backend.list(QUEUEING))
+        found = [info for info in queued if task_id_of(info) == task]
         missing = f"no queueing lock is held by a task with the id {task!r}"
     elif task is None and name is not None and token is not None:
         seen = list(backends.work(lambda backend: infos_of(backend, name, kind)))
@@ -142,24 +143,14 @@ RELEASE = Verb(
 )
 
 
-def _resize(
-    command: BaseCommand,
-    *,
-    name: str,
-    value: int,
-    using: str,
-    create: bool,
-    reason: str,
-    who: str,
-    **others: object,
-) -> None:
+def _resize(command: BaseCommand, *, name: str, value: int, using: str, **options: Any) -> None:
     ref = Ref(using, name)
     semaphore = ref.recipe(Semaphore)
-    # Who misspells a name would leave a record that no sweep forgets.
-    if not create and not ask(using, semaphore.info).slots:
+    # A misspelt name would leave a record that no sweep forgets.
+    if not options["create"] and not ask(using, semaphore.info).slots:
         unknown = f"Nobody uses a semaphore {ref.where}, and nobody has said how many seats it has."
         fail(FAILED, f"{unknown} Say --create if the name is right.")
-    before = ask(using, lambda: semaphore.resize(value, reason=reason, who=who))
+    before = ask(using, lambda: semaphore.resize(value, **signature(options)))
     taken = ask(using, semaphore.info).taken
     seats = "1 seat" if before == 1 else f"{before} seats"
     had = "had no number yet" if before is None else f"had {seats}"

@@ -40,7 +40,8 @@ from distlock.types.values import quoted
 MANY_WAITERS = 10
 #: Columns from which on the backend of what is wrong is shown; it takes room from the text.
 _WIDE = 100
-#: What can be wrong, in the order in which it is shown; what recipes say of themselves follows.
+#: The kinds of problems, in the order in which they are shown; what recipes say of themselves
+#: follows.
 WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters")
 
 
@@ -151,7 +152,7 @@ def _lines(
 def _watch(command: BaseCommand, using: Collection[str] | None, every: float) -> None:
     """Show it on the whole terminal until q is typed, or a signal ends it.
 
-    It is drawn anew after each pause, each key, and each change of the window's size.
+    It is drawn again after each pause, each key, and each change of the window's size.
     """
     import curses  # which some systems' Pythons lack
 

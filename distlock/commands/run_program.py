@@ -15,7 +15,6 @@ from typing import Any, get_args
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
 
-from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.arguments import (
     ALIAS,
     NAME,
@@ -37,6 +36,9 @@ from distlock.commands.exit_codes import (
     USAGE,
     epilog,
     fail,
+    from_command_line,
+    run_command,
+    stay,
 )
 from distlock.commands.output import escaped
 from distlock.commands.verbs import Verb
@@ -198,7 +200,7 @@ _PROGRAM = option(
 )
 _TIMEOUT = option(
     "--timeout SECONDS",
-    "Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
+    "Wait for the lock no longer than that; 0 tries once. Waits forever by default.",
     type=waiting_time,
 )
 _SLOTS = option(

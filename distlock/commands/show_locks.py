@@ -25,8 +25,8 @@ from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
 from distlock.records.shared_backend import SHARED_KINDS, every_kind, part_of
 from distlock.registry import BY_KIND
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
 from distlock.types.lease import (
     Holder,
     Kind,
@@ -42,7 +42,7 @@ from distlock.types.values import quoted
 
 _FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
 HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")
-#: What is left out first where the terminal is narrow.
+#: The columns that are omitted first where the terminal is narrow.
 OPTIONAL = ("TOKEN", "KIND", "BACKEND", "DESCRIPTION", "LEFT", "WAITERS")
 STATES = (DisplayStatus.HELD.value, DisplayStatus.EXPIRING.value, DisplayStatus.EXPIRED.value)
 COLOURS = {DisplayStatus.EXPIRING: output.WARNING, DisplayStatus.EXPIRED: output.ALARM}

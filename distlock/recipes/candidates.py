@@ -1,4 +1,4 @@
-"""What the records of an election say: who stands, who is next, and who has led.
+"""The records of an election: its candidates, the next leader, and the former ones.
 
 The directory of an election has
 
@@ -7,7 +7,7 @@ The directory of an election has
 - ``orders``: what people want: the order, who is appointed (by its name with the order
   "appointed", else by the token of its record), and which term is to end. It is there before the
   first candidate, so that all of them can watch it.
-- ``history``: the last terms. Whoever gets the lock writes down its term before it leads.
+- ``history``: the last terms. A new holder of the lock writes its term here before it leads.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Term:
     """One who has led, or leads: since when, until when, and why that ended.
 
     ``term`` is the fencing token. ``until`` is None for the leader of now. The times are by the
-    clocks of the machines that wrote them down. ``why`` is "resigned", "stepped down" (somebody
-    wanted that, or another was appointed), "lost" (it lost its lock while its process went on),
-    "broken" (by an operator), or "crashed" (its process was killed, stopped or cut off); empty for
-    the leader of now.
+    clocks of the machines that wrote them down. ``why`` is empty for the present leader, else
+    "resigned", "stepped down" (by a request, or another was appointed) or "lost" (it lost its lock
+    while its process went on). It is "broken" after a force release, "crashed" if its process was
+    killed, stopped or cut off.
     """
 
     term: int
@@ -182,8 +182,8 @@ class Candidates:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
-                f"order={order!r}: {election} has order={self.order!r} for those who stand now;"
-                " say the same everywhere"
+                f"order={order!r}: {election} has order={self.order!r} for its present"
+                f" candidates; use the same everywhere"
             )
         return Plan([_put(ORDERS, order=order)], [Unchanged(self._found.revision)], members=[said])
 
@@ -212,7 +212,7 @@ class Candidates:
     def beginning(self, new: Term, passed_over: Collection[str | None] = ()) -> Plan:
         """Return the plan for a new term; its result is whether the candidate leads.
 
-        Those that are passed over stand no more, see before(): they have to stand anew.
+        Those that are passed over stand no more, see before(): they have to stand again.
         """
         last = self.terms[-1].term if self.terms else 0
         if last >= new.term or self.awaited_by(new.owner, passed_over):
@@ -226,7 +226,7 @@ class Candidates:
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
         terms = [
-            # Who broke it knows better than who lost it.
+            # The operator who broke it knows better than the leader who lost it.
             _ended(one, why) if one.term == term and (not one.why or why == "broken") else one
             for one in self.terms
         ]
@@ -285,7 +285,7 @@ class Directory(Recipe):
 
 
 class Orders(Follower[Snapshot]):
-    """One who is told what people want of a leader."""
+    """An observer of the requests to a leader."""
 
     keys = (ORDERS,)
 
@@ -294,7 +294,7 @@ class Orders(Follower[Snapshot]):
 
 
 class Terms(Follower[Term]):
-    """One who is told of the terms of leaders."""
+    """An observer of the terms of leaders."""
 
     keys = (HISTORY,)
     #: by the number of each term, why it had ended when it was seen

@@ -1,8 +1,8 @@
 """An event that one process sets and all others see, kept in the backend's store.
 
 Its directory has one record, ``event``, bound to no session. It is changed only from set to not
-set, or from not set to set. So whoever finds it not set, and changed since, knows that it was set
-in between.
+set, or from not set to set. So a waiter that finds it not set, and changed since, knows that it was
+set in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, state
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of
@@ -68,7 +68,7 @@ class Event(Recipe):
         return self._become(False)
 
     def _wait(self, timeout: float | None = None) -> Steps[bool]:
-        """Wait until it is set; False if it is not for ``timeout`` seconds (None: for ever).
+        """Wait until it is set; False if it is not for ``timeout`` seconds (None: forever).
 
         True also if it was set while this waited, and cleared again before this could see it.
         """
@@ -111,6 +111,7 @@ def _state(report: EventInfo) -> Cell:
 class EventDescription(Description[EventInfo]):
     """Whether it is set, and who did that."""
 
+    recipe = Event
     help = "Events: list, show."
     empty = _("Events are listed here once they have been set.")
     columns: ClassVar[Columns[EventInfo]] = (
@@ -118,10 +119,6 @@ class EventDescription(Description[EventInfo]):
         (_("Changed by"), lambda report: Cell(report.by, "mono")),
         (_("Changed"), lambda report: Cell(report.at, "moment")),
     )
-
-    def read(self, ref: Ref) -> EventInfo:
-        """Return whether it is set, and who did that."""
-        return ref.recipe(Event).info()
 
     def detail(self, ref: Ref, report: EventInfo) -> Detail:
         """Return the same."""

@@ -1,4 +1,4 @@
-"""What is done with a queue by hand: looking at its items, its dead letters, its bound, a purge."""
+"""Operations on a queue by hand: looking at its items, its dead letters, its bound, a purge."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Full
 
-from distlock.backends.store import MOST_KEYS, KeyRange
+from distlock.backends.store import MOST_KEYS, KeyRange, Peek
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
 from distlock.exceptions import LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.queue_items import (
     AGAIN,
     DEAD,
@@ -31,7 +31,7 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of
-from distlock.types.arguments import (
+from distlock.types.values import (
     checked_count,
     checked_flag,
     checked_int,
@@ -40,7 +40,7 @@ from distlock.types.arguments import (
     checked_token,
 )
 
-#: What the keys of items in a state begin with. Of those that were taken, an item is "delivered" if
+#: The prefixes of the keys of items, by state. Of those that were taken, an item is "delivered" if
 #: its delivery goes on; if that has gone it is in the other state.
 STATES = {"ready": (READY, AGAIN), "delivered": (AGAIN, LAST), "dead": (DEAD, LAST)}
 #: Keys that are listed at once for a search or a purge. ZooKeeper sends all keys for each list.
@@ -155,8 +155,8 @@ class OperatedQueue(QueueRecords):
         - ``timeout``: seconds to search; then the page has what was found, and says where to go on.
 
         A page costs a few questions, however many items there are; a search reads each of them.
-        An item that moves meanwhile may be in no page. Raises ValueError for another state, and
-        LockUnavailable if the backend cannot be asked.
+        An item that moves meanwhile can be missing from all pages. Raises ValueError for another
+        state, and LockUnavailable if the backend does not answer.
         """
         start = None if after is None else checked_int("after", after)
         pager = Pager(self, state, start, checked_flag("reverse", reverse))
@@ -169,10 +169,10 @@ class OperatedQueue(QueueRecords):
         store, directory = self._store, self._directory
         kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
         number = checked_int("id", id)
-        first = dict.fromkeys((key_of(kind, number) for kind in kinds), 1)
+        peek = Peek(dict.fromkeys((key_of(kind, number) for kind in kinds), 1))
 
         def look(deadline: float | None) -> ItemInfo | None:
-            for key, record in store.peek(directory, first, (), deadline).records.items():
+            for key, record in store.peek(directory, peek, deadline).records.items():
                 item = QueueItem.of(record)
                 state = next(state for kind, state in kinds.items() if key.startswith(kind))
                 if not key.startswith(TAKEN):
@@ -191,14 +191,14 @@ class OperatedQueue(QueueRecords):
     def _resizing(self, maxsize: int, *, reason: str = "", who: str = "") -> Steps[None]:
         """Change for all how many items there may be, 0 for no bound, while the queue is used.
 
-        It is the value of ``Config("queue:NAME")`` from now on. Who sets it there finds that
-        producers notice it after a second. Items beyond a lower bound stay.
+        It is the value of ``Config("queue:NAME")`` from now on. If it is set there, producers
+        notice it after a second. Items beyond a lower bound stay.
 
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
         that is not said.
         """
         yield from self._config.setting(checked_size(maxsize), None, reason, who)
-        bound = f"{maxsize} items at the most" if maxsize else "any number of items"
+        bound = f"{maxsize} items at most" if maxsize else "any number of items"
         self._record("resize", f"Takes {bound} now.", reason, who)
         yield self._change(self._touch, keys=[TAIL])
 
@@ -284,7 +284,7 @@ class OperatedQueue(QueueRecords):
         reason: str = "",
         who: str = "",
     ) -> Steps[int]:
-        """Remove dead letters for ever, 100 at a time; return how many were still there.
+        """Remove dead letters forever, 100 at a time; return how many were still there.
 
         It may end before, see retry_many(). ``reason``, ``who``: see resize().
         """

@@ -78,7 +78,7 @@ def reporter_of(snapshot: Snapshot) -> Record | None:
 
 
 def bar(report: Report, width: int = 80) -> str:
-    """Return a line of text for a terminal that shows a report, ``width`` columns at the most.
+    """Return a line of text for a terminal that shows a report, ``width`` columns at most.
 
     ``import  48% [#########           ] 480/1000 rows, 12.3/s, 0:00:42 left: prices``
     """
@@ -113,9 +113,9 @@ def checked_number(argument: str, number: object) -> float:
 
 
 def shown_text(argument: str, text: object) -> str:
-    """Return the beginning of what is said to people, without what does not print.
+    """Return the beginning of a text for people, without characters that do not print.
 
-    TypeError for what is no text.
+    TypeError if it is not a text.
     """
     if not isinstance(text, str):
         raise TypeError(f"{argument} must be a str, not {text!r}")

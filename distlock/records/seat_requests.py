@@ -25,8 +25,7 @@ from distlock.backends.store import (
     SessionEnded,
     Unchanged,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.records.seats import (
     LIMIT,
@@ -87,7 +86,7 @@ class ProcessSession:
 
     @property
     def lasts_until(self) -> float:
-        """Until when, by the local clock, the records of the session may be there at the most."""
+        """Until when, by the local clock, the records of the session may be there at most."""
         session = self._session
         return 0.0 if session is None else session.deadline + session.seconds
 
@@ -184,7 +183,7 @@ class SeatRequests:
                         waits = True
                         continue
             except LockUnavailable as error:
-                # Who has a place in the queue keeps it over an outage that ends in time.
+                # A waiter keeps its place in the queue over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
@@ -194,8 +193,8 @@ class SeatRequests:
         if wait:
             return look
         raise LockUnavailable(
-            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it each time that it"
-            " was to be taken"
+            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it before each"
+            f" attempt to take it"
         )
 
     def _taken(
@@ -252,7 +251,8 @@ class SeatRequests:
         ]
         conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]
         if waiting_key(claim.nonce) in snapshot.records:
-            # Who did not come loses its place, or the next one would have to wait for it, too.
+            # A waiter that did not come loses its place, or the next one would have to wait for it,
+            # too.
             gone = [waiting_key(claim.nonce), *seats.passed_by(claim, passed_over)]
             changes.extend(map(Delete, gone))
             conditions.append(Exists(waiting_key(claim.nonce)))

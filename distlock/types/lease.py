@@ -66,18 +66,18 @@ class LockKey(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """What a store keeps the records of it under; without a name, how all of the kind begin."""
+        """The directory of its records in a store; without a name, the prefix of the kind."""
         return f"{self.kind}:{self.name}"
 
     @property
     def backend_name(self) -> str:
-        """What the backend of its kind calls it, see every_kind()."""
+        """Its name in the backend of its kind, see every_kind()."""
         return self.name if self.kind is Kind.LOCK else self.directory
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lock or waits for it.
+    """The holder of a lock, or a waiter.
 
     ``key`` decides whether two owners are one; it holds a random nonce of the process, so that a
     reused process or thread id is never mistaken for its predecessor. The rest is for people.
@@ -123,7 +123,7 @@ _LABEL = re.compile(r"(?:(.*) )?\(at ([^()]+:\d+)\)", re.DOTALL)
 
 
 class _Labelled:
-    """What backends tell with a description, which is split from the call site."""
+    """The description in a backend, which is split from the call site."""
 
     __slots__ = ()
     description: str
@@ -138,7 +138,7 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class LastHold(_Labelled):
-    """Who had a free lock last, and how that ended: "released", "expired" (swept) or "broken"."""
+    """The last holder of a free lock, and its end: "released", "expired" (swept) or "broken"."""
 
     owner: Owner
     since: datetime
@@ -167,10 +167,10 @@ class Claim:
 
     It never changes. Python would take five times as long to make a frozen object.
 
-    ``nonce`` names this very request. It is chosen before anything is sent, so that the answer can
-    be told from someone else's even when the first reply was lost and the claim was sent again.
-    ``renews`` says, for people to read, whether the lease will be renewed. ``at_least`` is for how
-    many seconds the lock stays taken from its grant on, whatever becomes of the holder.
+    ``nonce`` names this very request. It is chosen before anything is sent, so that its answer is
+    recognized even when the first reply was lost and the claim was sent again. ``renews`` says, for
+    people to read, whether the lease will be renewed. ``at_least`` is for how many seconds the lock
+    stays taken from its grant on, even if the holder dies.
 
     ``kind`` is what kind of lock that is. Of a semaphore or a read/write lock ``seats`` are wanted,
     of ``limit`` seats that there are; None takes the number that others have agreed on.
@@ -178,8 +178,8 @@ class Claim:
     ``call_site`` is the file and the line where the lock was asked for, where that is known, and
     ``label`` the description with it, as backends store it: ``nightly (at jobs/nightly.py:12)``.
 
-    ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
-    again under the same nonce.
+    ``keeps_place``: a waiter stays in the queue when the answer is to wait on, and asks again under
+    the same nonce.
 
     Two fields are the exception, which backends write. ``refused_by`` is who had the lock when it
     was refused last, where that answer said so. ``maybe_repeated``: a request was sent whose answer
@@ -225,8 +225,8 @@ class Claim:
 class Lease:
     """One grant of a lock: the claim it answers, its fencing token, and when it ends.
 
-    ``deadline`` is of the local clock and counted from before the request was sent, less what two
-    clocks may differ by, so it lies before the moment at which the server may give the lock to
+    ``deadline`` is by the local clock, counted from before the request was sent, less the
+    difference of two clocks. So it lies before the moment at which the server may give the lock to
     another.
     """
 
@@ -264,7 +264,7 @@ class Lease:
         return Lease(self.claim, self.token, deadline)
 
     def lasting(self, seconds: float) -> Lease:
-        """Return the same lease, to be renewed for so many seconds."""
+        """Return the same lease, to be renewed for that many seconds."""
         return Lease(replace(self.claim, duration=seconds), self.token, self.deadline)
 
     def log_fields(self, backend: str, *seconds: float | None) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class Lease:
 
 
 class State(StrEnum):
-    """What a backend says of a lock at the moment it is asked."""
+    """The state of a lock in a backend at the moment of the answer."""
 
     FREE = "free"
     HELD = "held"
@@ -283,7 +283,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownHold(_Labelled):
-    """What a backend knows of a hold, see :class:`LockInfo`."""
+    """A hold as the backend sees it, see :class:`LockInfo`."""
 
     owner: Owner | None = None
     token: int | None = None
@@ -318,7 +318,7 @@ class Holder(_KnownHold):
 
 @dataclass(frozen=True, slots=True)
 class LockInfo(_KnownHold):
-    """What a backend knows of one lock, by the backend's own clock (etcd: by the holder's).
+    """The state of one lock, by the backend's own clock (etcd: by the holder's).
 
     ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
     for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
@@ -401,8 +401,8 @@ class SweepResult:
     removed: int = 0
 
 
-#: What records of the log say of a lock, as attributes of their own: see docs/locks.md. None is one
-#: that logging.LogRecord has. They never change: people's filters, formatters and alerts know them.
+#: The attributes of a lock in records of the log: see docs/locks.md. logging.LogRecord has none of
+#: these names. They never change: people's filters, formatters and alerts know them.
 LOG_FIELDS = ("lock", "kind", "backend", "token", "owner", "waited", "held")
 
 

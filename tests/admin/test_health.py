@@ -15,7 +15,7 @@ from tests.contract.watch import eventually
 from tests.servers.process import free_port
 
 LOCAL = "distlock.backends.local.LocalBackend"
-NOT_FOR_ALL = "What the error says is shown only to users who may see the texts of errors."
+NOT_FOR_ALL = "The text of the error is shown only to users who may see the texts of errors."
 
 
 @pytest.fixture

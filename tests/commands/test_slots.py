@@ -85,7 +85,7 @@ def test_the_number_may_be_the_one_that_was_said_last(local):
     class Agreed(Here):
         lock_slots = "agreed"
 
-    with pytest.raises(CommandError, match="nobody has said yet") as raised:
+    with pytest.raises(CommandError, match="the number of seats is not set yet") as raised:
         call_command(Agreed())
     assert raised.value.returncode == FAILED
     call_command("locks", "resize", "here", "1", "--create", stdout=io.StringIO())

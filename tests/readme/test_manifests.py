@@ -11,6 +11,7 @@ from configparser import ConfigParser
 from typing import Any
 
 import pytest
+import yaml
 from django.core.management import load_command_class
 
 from tests.readme.pages import snippets
@@ -18,7 +19,6 @@ from tests.readme.pages import snippets
 
 @pytest.mark.parametrize("file", snippets("yaml"), ids=lambda file: file.split("\n")[1].strip())
 def test_yaml_is_well_formed(file: str) -> None:
-    yaml = pytest.importorskip("yaml")
     document = yaml.safe_load(file)
     assert {"kind", "services"} & set(document)
     assert is_known(shlex.join(words(document)))

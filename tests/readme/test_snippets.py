@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import signal
+import unittest
 from contextlib import suppress
 from itertools import count
 from types import SimpleNamespace
@@ -34,7 +35,8 @@ def first_line(snippet):
 @pytest.fixture
 def reader(backend_settings, settings):
     """What the reader has around the snippets."""
-    settings.DISTLOCK = backend_settings("sqlite")
+    local = {"BACKEND": "distlock.backends.local.LocalBackend"}
+    settings.DISTLOCK = {**backend_settings("sqlite"), "local": local, "new": local}
     made = []
     names = {
         "__name__": f"tests.readme.snippet_{next(_numbers)}",  # tasks of one name must be the same
@@ -87,6 +89,17 @@ def run(snippet, names):
             with connection.schema_editor() as editor:
                 editor.create_model(model)
             names["made"].append(model)
+        run_test(model)
+
+
+def run_test(found):
+    """Run what a snippet has defined, if that is a test."""
+    if inspect.isclass(found) and issubclass(found, unittest.TestCase):
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(found).run(result)
+        assert result.testsRun and result.wasSuccessful(), result.failures + result.errors
+    elif inspect.isfunction(found) and found.__name__.startswith("test_"):
+        found()
 
 
 @pytest.mark.parametrize(

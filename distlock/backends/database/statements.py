@@ -1,4 +1,4 @@
-"""What is sent to a database, and what it answers: also a row of the table of locks."""
+"""Statements for a database, and its answers: also a row of the table of locks."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class LeasedRows(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the database answered to one statement."""
+    """The answer of the database to one statement."""
 
     rows: list[tuple[Any, ...]]
     #: rows that it changed. On MySQL those that it matched, because our own sessions and Django's

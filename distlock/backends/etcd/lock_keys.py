@@ -106,7 +106,7 @@ class KeyData:
         )
 
     def renewed_for(self, seconds: float, ttl: int) -> KeyData:
-        """Return what the key says when its lease runs anew."""
+        """Return the value of the key when its lease is renewed."""
         return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
 
     def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> KeyData:
@@ -207,7 +207,7 @@ class EtcdKey:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Who holds a lock, and who is ahead, as one transaction has read it."""
+    """The holder of a lock, and the waiters ahead, as one transaction has read them."""
 
     revision: int
     holder: EtcdKey | None
