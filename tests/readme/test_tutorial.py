@@ -149,7 +149,7 @@ def postgresql_of_reader(server) -> Iterator[dict[str, str]]:
 def test_the_tutorial_from_the_sources(tmp_path: Path) -> None:
     """The parts that take the least time."""
     page, _ = tutorial("PostgreSQL", "renews", "killed", "paused", "admin")
-    page = [step._replace(text=step.text.replace("lease=5", "lease=2")) for step in page]
+    page = [step._replace(text=step.text.replace("lease=5", "lease=3")) for step in page]
     page, environment = from_the_sources(page, tmp_path)
     follow(page, tmp_path, environment)
     assert len(page) > 35
