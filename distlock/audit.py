@@ -155,7 +155,7 @@ def _write_soon(write: Callable[[], object]) -> None:
 
 
 def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
-    """Return what the model is asked for; the default if it cannot be asked in time.
+    """Return what the model is asked for; the default if it does not answer in time.
 
     ``what`` ends the line that says so in the log.
 

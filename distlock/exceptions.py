@@ -75,7 +75,7 @@ class ReentrantCall(Exception):
 
 
 class ValueNotAgreed(LockError):
-    """A semaphore has another number of seats for those who use it now, or nobody has said any.
+    """A semaphore has another number of seats for its present users, or none was given.
 
     Nothing was taken. It settles when they have left, or with ``Semaphore.resize()``.
     """

@@ -149,15 +149,15 @@ class Semaphore(SharedLock):
     ) -> None:
         """Describe a semaphore; nothing is asked or taken yet.
 
-        - ``name``: as of a Lock; a semaphore and a lock of one name have nothing to do with each
+        - ``name``: as for a Lock; a semaphore and a lock of one name have nothing to do with each
           other.
-        - ``value``: how many seats there are. All who use it at the same time must say the same
+        - ``value``: the number of seats. All users at the same time must give the same
           number; giving another one raises ValueNotAgreed with both numbers. resize() changes it
           for all. None takes the number that resize() or its users have given last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
         - ``using``, ``on_busy``, ``timeout``, ``busy_result``, ``lease``, ``at_most``, ``renew``,
-          ``description``, ``on_lost``, ``release``: as of a Lock. A seat that waits for a commit is
+          ``description``, ``on_lost``, ``release``: as for a Lock. A seat waiting for a commit is
           the one that the next acquire of as many seats gets in the same transaction.
 
         Raises TypeError or ValueError that names the argument and its value.
@@ -350,7 +350,7 @@ class RWLock:
     ) -> None:
         """Describe a read/write lock; nothing is asked or taken yet.
 
-        The arguments are as of a Lock. A lock and a read/write lock of one name have nothing to do
+        The arguments are as for a Lock. A lock and a read/write lock of one name have nothing to do
         with each other.
         """
         waits = on_busy, timeout, busy_result

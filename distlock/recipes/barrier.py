@@ -49,7 +49,7 @@ _NONE: dict[str, Any] = {"parties": None, "since": 0, "full": [], "broken": None
 class BarrierInfo:
     """What a barrier looks like now.
 
-    - ``parties``: how many it is for; None if nobody has said.
+    - ``parties``: the number of its parties; None if it is not known yet.
     - ``waiting``: who has come and has not passed, in the order in which they came; of a
       DoubleBarrier also those who are inside.
     - ``broken``: why it is broken; None if it is not.
@@ -80,7 +80,7 @@ class Generation:
         full: list[int] = self.said["full"]
         #: The tokens of the parties. If all of them are gone nobody waits for them any more.
         self.full = full if self.present.keys() & full else []
-        #: the tokens of those who have said that they are there, after all had come
+        #: the tokens of the parties that have confirmed, after all had come
         self.ready = {one for one in self.present if "ready" in self.present[one].value["data"]}
 
     # Plans
@@ -333,8 +333,8 @@ class Barrier(BaseBarrier):
     ) -> None:
         """Describe a barrier; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
-        - ``parties``: how many it is for, at most 500. All must say the same number; None takes
+        - ``name``, ``using``: as for a Lock.
+        - ``parties``: the number of parties, at most 500. All must give the same number; None takes
           that of the others.
         - ``action``: what the last one to come calls before anyone passes; for a task, on another
           thread. Give it to all. If it raises, the barrier is broken.

@@ -76,9 +76,9 @@ class Log(Recipe):
     ) -> None:
         """Describe it; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as for a Lock.
         - ``keep``: how many versions or messages are kept; each new one removes the older ones.
-        - ``encoder``: as of Django's JSONField, a subclass of json.JSONEncoder that writes dates,
+        - ``encoder``: as for Django's JSONField, a subclass of json.JSONEncoder that writes dates,
           decimals and the like. They are read as what it has written: texts.
 
         Raises TypeError or ValueError that names the argument and its value.
@@ -172,7 +172,7 @@ class Config(Log):
         - ``max_age``: seconds. Ask nobody if this process saw the value no longer ago than that,
           by get() or by a watch. None asks, unless a watch() of this process follows the value:
           then what that has seen is returned. 0 asks in any case.
-        - ``stale``: if the backend cannot be asked, return what this process has seen last, with
+        - ``stale``: if the backend does not answer, return what this process has seen last, with
           ``stale=True`` in it. False raises LockUnavailable then, and relies on no watch.
 
         LockUnavailable if it has seen none, TypeError or ValueError that names the argument.

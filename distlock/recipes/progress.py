@@ -349,9 +349,9 @@ def track(
 ) -> Iterator[T]:
     """Yield what an iterable has, and report how far that is: ``track(rows, "import")``.
 
-    - ``name``: as of a Progress; or one that has begun, which then goes on after the loop.
+    - ``name``: as for a Progress; or one that has begun, which then goes on after the loop.
     - ``total``: how many there are; by default the length of the iterable, if it has one.
-    - ``unit``, ``using``: as of a Progress.
+    - ``unit``, ``using``: as for a Progress.
 
     Each one counts as done when the next one is asked for. A loop that is left before its end is
     reported as cancelled: use ``with Progress(...)`` to report its errors.

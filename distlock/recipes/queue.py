@@ -104,7 +104,7 @@ class Queue(OperatedQueue):
         transaction: see put_on_commit().
 
         Raises ``queue.Full``; TypeError or ValueError for a body that cannot be kept;
-        LockUnavailable if the backend cannot be asked. With ``maybe_applied`` in it the item may be
+        LockUnavailable if the backend does not answer. With ``maybe_applied`` in it the item may be
         in the queue: it was not put again.
         """
         return (yield from self._put_many([body], blocking, timeout))[0]
@@ -133,7 +133,7 @@ class Queue(OperatedQueue):
         After a rollback nothing is put; nor if the process dies between the commit and the put.
         Errors of put() about a body are raised here, and changes of it from now on do not count.
 
-        - ``blocking``, ``timeout``: as of put(), counted from the commit on.
+        - ``blocking``, ``timeout``: as for put(), counted from the commit on.
         - ``using``: the alias of the transaction's database, None for the default.
 
         Other errors of put(), ``queue.Full`` and LockUnavailable, come out of the block of the
@@ -163,7 +163,7 @@ class Queue(OperatedQueue):
 
         It has to be acknowledged: by ``with``, or by ``Delivery.ack()``.
 
-        Raises ``queue.Empty``; LockUnavailable if the backend cannot be asked; NotSupported if it
+        Raises ``queue.Empty``; LockUnavailable if the backend does not answer; NotSupported if it
         has no leases of the length ``lease``.
         """
         return (yield from self._taking(1, True, blocking, timeout))[0]

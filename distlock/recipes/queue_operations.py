@@ -220,7 +220,7 @@ class OperatedQueue(QueueRecords):
         See put() for the arguments and the errors, resize() for ``reason`` and ``who``.
         """
         if not isinstance(letter, QueueItem):
-            raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
+            raise TypeError(f"letter must be a QueueItem from dead(), not {letter!r}")
         done = yield from self._put_letters_back([letter], blocking, timeout)
         if done:
             self._record("retry", f"Put back: item {letter.id}.", reason, who)
@@ -255,7 +255,7 @@ class OperatedQueue(QueueRecords):
         """Put dead letters at the end of the queue as new items, 12 at a time; return how many.
 
         These are fewer than ``letters`` if some have gone, or if it ends before: when ``timeout``
-        seconds are over, the queue has no room, or the backend cannot be asked. It does not wait.
+        seconds are over, the queue has no room, or the backend does not answer. It does not wait.
         ``reason``, ``who``: see resize().
 
         Raises ``queue.Full`` or LockUnavailable if none was put back before that.

@@ -62,7 +62,7 @@ _KNOWN_PART = 1 / 8
 class RateInfo:
     """The present state of a rate limiter.
 
-    - ``permits``, ``period``: as who changed it last has said; None if nobody ever did.
+    - ``permits``, ``period``: those of the last user; None if there was none.
     - ``taken``: how many permits count now, as far as this process knows.
     - ``waiting``: who waits, in the order of being served.
     """
@@ -102,11 +102,11 @@ class RateLimiter(Block, Recipe):
     ) -> None:
         """Describe a rate limiter; nothing is asked or taken yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as for a Lock.
         - ``permits``, ``period``: at most ``permits`` in any ``period`` of seconds, at most a week.
           Give the same numbers everywhere. While processes differ, as in a deploy, each goes by its
           own, and permits count for the period of the process that took them.
-        - ``on_busy``, ``timeout``, ``busy_result``: as of a Lock.
+        - ``on_busy``, ``timeout``, ``busy_result``: as for a Lock.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -135,7 +135,7 @@ class RateLimiter(Block, Recipe):
         period.
 
         Raises ValueError if there are fewer than ``n``, TypeError or ValueError for arguments that
-        are wrong, LockUnavailable if the backend cannot be asked. One who waits outlasts an outage
+        are wrong, LockUnavailable if the backend does not answer. One who waits outlasts an outage
         of up to a lease.
         """
         if checked_count("n", n) > self.permits:

@@ -72,7 +72,7 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``. Naming a semaphore twice
     takes two of its seats. The test may break them.
 
-    Raises LockBusy if one is not free, LockUnavailable if its backend cannot be asked.
+    Raises LockBusy if one is not free, LockUnavailable if its backend does not answer.
     """
     each = [Lock(one) if isinstance(one, str) else one for one in wanted]
     held: Future[None] = Future()
