@@ -130,7 +130,7 @@ class TaskOptions:
 
     How often the task runs, with or without a lock:
 
-    - ``rate``: at most so many runs in any such time, over all workers: "30/m", "5/s", "100/h",
+    - ``rate``: a maximum of runs in any period, over all workers: "30/m", "5/s", "100/h",
       "10/30s". Each takes a permit of a ``RateLimiter`` before it begins. ``on_busy`` and all that
       follows it up to ``unavailable_timeout`` say what becomes of a run that gets none.
     - ``rate_name``: the name of the limiter, as for ``lock``; by default that of the task.

@@ -119,7 +119,7 @@ class MultiLock(BlockLock):
         this returns False or raises an error, none is held that was not held before. While one is
         waited for, those taken before are renewed.
 
-        Raises LockLost if one of them was lost meanwhile, and what ``Lock.acquire()`` raises. A
+        Raises LockLost if one of them was lost meanwhile, and the errors of ``Lock.acquire()``. A
         lock that was taken and cannot be left again, because its backend does not answer, raises
         LockUnavailable; it is then freed when the backend can be reached, or when its lease ends.
         """
@@ -217,7 +217,7 @@ class MultiLock(BlockLock):
         return False
 
     def _infos(self) -> Steps[tuple[LockInfo, ...]]:
-        """Return who holds each lock, in the order in which they are taken; see Lock.info()."""
+        """Return the holder of each lock, in the order in which they are taken; see Lock.info()."""
         found = list[LockInfo]()
         for part in self._parts:
             found.append((yield Nested(part.info, part.ainfo)))

@@ -115,7 +115,7 @@ class SharedLock(BaseLock):
 
 
 class Semaphore(SharedLock):
-    """A number of seats, of which each who enters takes one or more: ``Semaphore("mailer", 3)``.
+    """A number of seats, of which each entry takes one or more: ``Semaphore("mailer", 3)``.
 
     At most ``value`` seats are taken at a time, over all processes that use the same backend.
     Waiters are served first come, first served. A seat is a lease: if its process dies it becomes
@@ -202,8 +202,7 @@ class Semaphore(SharedLock):
         seats or wait; when nobody does, the old number applies again. So leave ``value`` out where
         the number is to change without a deploy.
 
-        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
         """
         backend, count = self._backend, checked_count("value", value)
         resize = partial(backend.resize, self._key.backend_name, count)
@@ -373,7 +372,7 @@ class RWLock:
         return self._writing()
 
     def info(self) -> LockInfo:
-        """Return who reads or writes, and who waits; see Holder.writes."""
+        """Return the readers or the writer, and the waiters; see Holder.writes."""
         return self._reading().info()
 
     async def ainfo(self) -> LockInfo:

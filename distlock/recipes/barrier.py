@@ -1,4 +1,4 @@
-"""Barriers: nobody goes on before all have come, and one outcome holds for all of them.
+"""Barriers: no party goes on before all have come, and all have one outcome.
 
 In the directory of a barrier are
 
@@ -47,10 +47,10 @@ _NONE: dict[str, Any] = {"parties": None, "since": 0, "full": [], "broken": None
 
 @dataclass(frozen=True, slots=True)
 class BarrierInfo:
-    """What a barrier looks like now.
+    """The present state of a barrier.
 
     - ``parties``: the number of its parties; None if it is not known yet.
-    - ``waiting``: who has come and has not passed, in the order in which they came; of a
+    - ``waiting``: the parties that have come and not passed, in the order in which they came; of a
       DoubleBarrier also those who are inside.
     - ``broken``: why it is broken; None if it is not.
     """
@@ -104,7 +104,7 @@ class Generation:
 
 
 class BaseBarrier(Recipe):
-    """What barriers of both kinds do: come, wait for the others, pass together, break."""
+    """The common part of barriers: come, wait for the others, pass together, break."""
 
     #: what the last one to come calls before all pass
     _action: Callable[[], object] | None = None
@@ -137,14 +137,14 @@ class BaseBarrier(Recipe):
         return self.info().broken is not None
 
     def _info(self) -> Steps[BarrierInfo]:
-        """Return who waits, and whether it is broken."""
+        """Return the waiting parties, and whether it is broken."""
         now = Generation((yield self._read()))
         holders = () if now.broken else Seats(now.snapshot).info(self.using).holders
         waiting = tuple(one for one in holders if one.token in now.arrived)
         return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
 
     def _abort(self) -> Steps[None]:
-        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError."""
+        """Break it: parties that wait, or come before it is reset, get BrokenBarrierError."""
         mark = Membership(self, partial(self._break, f"{current_owner()} aborted it", None))
         yield from mark.joining()
         self._keep(mark)
@@ -314,10 +314,10 @@ class Barrier(BaseBarrier):
 
         Barrier("import", 5).wait()     # returns when five have called it
 
-    It can be used again and again. If one of those who wait gives up, is interrupted or dies, it is
-    broken for all of them: ``threading.BrokenBarrierError``. It stays so until reset(), or until
-    none of the Barrier objects that got the error is left: so a broken barrier does not stop the
-    next run of a program.
+    It can be used again and again. If one of the waiting parties gives up, is interrupted or dies,
+    it is broken for all of them: ``threading.BrokenBarrierError``. It stays so until reset(), or
+    until none of the Barrier objects that got the error is left: so a broken barrier does not stop
+    the next run of a program.
     """
 
     kind = Kind.BARRIER
@@ -336,9 +336,9 @@ class Barrier(BaseBarrier):
         - ``name``, ``using``: as for a Lock.
         - ``parties``: the number of parties, at most 500. All must give the same number; None takes
           that of the others.
-        - ``action``: what the last one to come calls before anyone passes; for a task, on another
-          thread. Give it to all. If it raises, the barrier is broken.
-        - ``timeout``: for how many seconds wait() waits if it is not told; None forever.
+        - ``action``: a function that the last one to come calls before any party passes; for a
+          task, on another thread. Give it to all. If it raises, the barrier is broken.
+        - ``timeout``: the default of wait(), in seconds; None forever.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -383,9 +383,9 @@ class DoubleBarrier(Block, BaseBarrier):
         return self._meet(deadline_of(timeout), passes=False)
 
     def _leaving(self, timeout: float | None = None) -> Steps[int]:
-        """Wait until all who entered leave; return a number as enter().
+        """Wait until all parties that entered leave; return a number as enter().
 
-        Raises LockNotHeld if this object has not entered, and what Barrier.wait() raises.
+        Raises LockNotHeld if this object has not entered, and the errors of Barrier.wait().
         """
         deadline = deadline_of(timeout)
         party, self._party = self._party, None

@@ -228,8 +228,7 @@ class _MembersWatcher(Follower[Change]):
     _known: Mapping[str, Record] = {}
 
     def _looking(self) -> Steps[Snapshot | None]:
-        """Note crashed members, unless another watcher has; they are reported after the next
-        look."""
+        """Note crashed members, unless another one has; the next look reports them."""
         seen: Snapshot | None = yield from super()._looking()
         gone = [] if seen is None else Roll(seen).gone
         if crashed := [one for one in gone if _how(one) is None][:_AT_ONCE]:

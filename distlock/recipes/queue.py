@@ -1,4 +1,4 @@
-"""Queues and mailboxes: each item that was put is delivered, until somebody says that it is done.
+"""Queues and mailboxes: each item that was put is delivered, until it is acknowledged.
 
 See queue_records.py for the records of a queue and their changes. One consumer, and one producer,
 of all waits there: the others stand in line.
@@ -100,7 +100,7 @@ class Queue(OperatedQueue):
 
         As ``queue.Queue.put``: if the queue is full this waits for room, for at most ``timeout``
         seconds (None and -1: forever), or not at all with ``blocking=False``. The body is anything
-        that JSON, or the ``encoder``, can say, in 64 KiB at most. It is no part of an open
+        that JSON, or the ``encoder``, can say, in 64 KiB at most. It is not part of an open
         transaction: see put_on_commit().
 
         Raises ``queue.Full``; TypeError or ValueError for a body that cannot be kept;
@@ -222,7 +222,7 @@ class Queue(OperatedQueue):
     # Looking
 
     def _looking(self) -> Steps[items.QueueInfo]:
-        """Return what is in the queue now, and who works on it; a moment later it may differ."""
+        """Return the present items and consumers; a moment later they may differ."""
         seen: Snapshot = yield self._read()
         bound = yield from self._config.getting(self._maxsize, stale=False)
         return self._describe(seen, items.checked_size(bound.value))
@@ -338,7 +338,7 @@ class Queue(OperatedQueue):
 
 
 class Mailbox(Queue):
-    """A queue for one receiver at a time: ``Mailbox("anna")``, ten letters unless told otherwise.
+    """A queue for one receiver at a time: ``Mailbox("anna")``, ten letters by default.
 
     A letter is delivered only when the one before it is acknowledged, or put aside. So they are
     worked on in their order, also when one is delivered again.

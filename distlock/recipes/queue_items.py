@@ -59,7 +59,7 @@ _NUMBER = re.compile(r"/([0-9]{20})(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class QueueItem:
-    """An item: what was put, how many attempts were begun, and when it was put.
+    """An item: its body, the number of attempts that were begun, and when it was put.
 
     ``at`` is of the clock of the machine that has put it. ``reason`` is why it was put back last.
     """

@@ -152,9 +152,10 @@ class OperatedQueue(QueueRecords):
         - ``after``: begin behind this number, as the page before says; None: begin at the end.
         - ``reverse``: from the newest to the oldest.
         - ``matching``: only those with this text in the body or the reason. Case is ignored.
-        - ``timeout``: seconds to search; then the page has what was found, and says where to go on.
+        - ``timeout``: seconds to search; then the page has the items found so far, and where to go
+          on.
 
-        A page costs a few questions, however many items there are; a search reads each of them.
+        A page costs a few requests for any number of items; a search reads each of them.
         An item that moves meanwhile can be missing from all pages. Raises ValueError for another
         state, and LockUnavailable if the backend does not answer.
         """
@@ -194,8 +195,7 @@ class OperatedQueue(QueueRecords):
         It is the value of ``Config("queue:NAME")`` from now on. If it is set there, producers
         notice it after a second. Items beyond a lower bound stay.
 
-        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
         """
         yield from self._config.setting(checked_size(maxsize), None, reason, who)
         bound = f"{maxsize} items at most" if maxsize else "any number of items"
@@ -203,7 +203,7 @@ class OperatedQueue(QueueRecords):
         yield self._change(self._touch, keys=[TAIL])
 
     def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
-        """Return what is dead, in the order of their numbers; ``most`` of them."""
+        """Return the dead letters, in the order of their numbers; ``most`` of them."""
         return (yield from self._paging("dead", most)).items
 
     def _retrying(
@@ -322,7 +322,7 @@ class OperatedQueue(QueueRecords):
     def _purging(self, *, dead: bool = False, reason: str = "", who: str = "") -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were.
 
-        What is put meanwhile stays. ``reason``, ``who``: see resize().
+        Items that are put meanwhile stay. ``reason``, ``who``: see resize().
         """
         what = "dead letters" if dead else "items that are ready"
         with self._recording("purge", f"Removed: {{}} {what}.", reason, who) as removed:

@@ -28,11 +28,11 @@ class Report:
     - ``state``: "running", "done", "failed", "cancelled", or "lost": its worker died, or was cut
       off for longer than its lease.
     - ``since``, ``at``: when it began, and when this was written, by the worker's wall clock.
-    - ``token``: tells its worker from others; None if that is gone.
-    - ``cancelling``: whether somebody has asked it to end.
-    - ``attempt``: counts those who have reported under this name.
+    - ``token``: distinguishes its worker from others; None if that is gone.
+    - ``cancelling``: whether it was asked to end.
+    - ``attempt``: the number of workers that have reported under this name.
     - ``rate``, ``eta``: units per second, and seconds left, by the worker's clock; None if unknown.
-    - ``error``: what a failed one ended with.
+    - ``error``: the error of a failed one.
     """
 
     name: str

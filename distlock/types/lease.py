@@ -113,7 +113,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Owner):
-    """One who waits, as the backend tells of it, and for how many seconds, where that is known."""
+    """A waiter as the backend sees it, and for how many seconds it has waited, if known."""
 
     waited: float | None = field(default=None, compare=False)
 
@@ -163,7 +163,7 @@ def new_nonce() -> str:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Claim:
-    """One request for a lock: who wants which lock, for how many seconds at a time.
+    """One request for a lock: owner, lock, and the seconds of a lease.
 
     It never changes. Python would take five times as long to make a frozen object.
 
@@ -181,9 +181,9 @@ class Claim:
     ``keeps_place``: a waiter stays in the queue when the answer is to wait on, and asks again under
     the same nonce.
 
-    Two fields are the exception, which backends write. ``refused_by`` is who had the lock when it
-    was refused last, where that answer said so. ``maybe_repeated``: a request was sent whose answer
-    was lost, and which may be carried out after the one that was granted.
+    Two fields are the exception, which backends write. ``refused_by`` is the holder at the last
+    refusal, if that answer named it. ``maybe_repeated``: a request was sent whose answer was lost,
+    and which may be carried out after the one that was granted.
     """
 
     name: str
@@ -301,7 +301,7 @@ class _KnownHold(_Labelled):
 
 @dataclass(frozen=True, slots=True)
 class Holder(_KnownHold):
-    """One of those who hold a lock; None stands for what the backend does not know.
+    """One of those who hold a lock; None means that the backend does not know it.
 
     The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
     read/write lock a writer has ALL_SEATS.
@@ -337,16 +337,16 @@ class LockInfo(_KnownHold):
     Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
     length, False, and when the holder left. All three are None for a free lock.
 
-    ``last`` is who had a free lock last, in a database that still has its row.
+    ``last`` is the last holder of a free lock, in a database that still has its row.
 
     ``call_site`` is the file and the line where it was taken, as ``shop/views.py:42``, "" where
     that is not known.
 
     ``kind`` tells a semaphore and a read/write lock from a lock. Several may hold these: ``owner``,
     ``token`` and the like are then of the one who has held it for longest, ``other_holders`` are
-    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has (0 if
-    nobody has said yet), ``seats`` how many of them the first holder has, and ``taken`` how many
-    are taken in all.
+    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has (0 if it is
+    not set yet), ``seats`` how many of them the first holder has, and ``taken`` how many are taken
+    in all.
     """
 
     name: str
@@ -395,7 +395,7 @@ class LockInfo(_KnownHold):
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep did: leases that had ended, and rows or nodes that had been free for long."""
+    """The result of a sweep: expired leases, and removed rows or nodes."""
 
     expired: int = 0
     removed: int = 0
@@ -414,7 +414,7 @@ def log_fields(
     owner: Owner | None = None,
     *seconds: float | None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a record; None stands for what is not known or does not apply.
+    """Return the ``extra`` of a record; None means unknown or not applicable.
 
     ``backend`` is its alias. ``seconds`` are for how many it was waited for and held.
     """
