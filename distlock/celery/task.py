@@ -319,8 +319,9 @@ def locked_task(
 
     It may also run at most so often, see ``rate``, and report how far it is, see ``progress``.
 
-    Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
-    tasks. Options that are not given are those of ``base``.
+    Use it as ``@locked_task(...)``; it returns what makes a task of the function. ``bind`` is as of
+    Celery. ``options`` are those of :class:`~distlock.celery.task_options.TaskOptions` and those of
+    Celery's tasks. Options that are not given are those of ``base``.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """

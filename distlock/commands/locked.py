@@ -139,9 +139,9 @@ class LockedCommand(BaseCommand):
     def track(
         self, iterable: Iterable[T], total: float | None = None, *, unit: str = ""
     ) -> Iterator[T]:
-        """Yield what an iterable has, and report how far that is under the name of the lock.
+        """Yield what ``iterable`` has, and report how far that is under the name of the lock.
 
-        See ``distlock.recipes.track``.
+        ``total`` and ``unit`` are as of ``distlock.recipes.track()``.
         """
         return track(iterable, self.lock.name, total, unit=unit, using=self.lock_using)
 
@@ -272,10 +272,10 @@ class _TakesNothing(BaseLock):
     check = verify = release
     averify = arelease
 
-    def _leave_block(self, *args: object) -> None:
+    def _leave(self, *args: object, **kwargs: object) -> None:
         pass
 
-    async def _aleave_block(self, *args: object) -> None:
+    async def _aleave(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property

@@ -180,10 +180,8 @@ class BaseLock(BlockLock):
         """
         if asyncio._get_running_loop() is not None:
             refuse_in_event_loop("release")
-        if must_leave_elsewhere():
-            manager().release_soon(self._key, self._current_owner, self)
-        else:
-            self._leave(self._current_owner)
+        soon = must_leave_elsewhere()
+        self._leave(self._current_owner, None, soon=soon, is_here=True)
 
     async def arelease(self) -> None:
         """See release()."""
@@ -229,7 +227,10 @@ class BaseLock(BlockLock):
     verify, averify = twins("verify", _verifying)
 
     def _looking(self) -> Steps[bool]:
-        """Return whether anyone holds the lock now; a moment later it may be otherwise."""
+        """Return whether anyone holds the lock now; a moment later it may be otherwise.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         info: LockInfo = yield Call(self._inspect, executor=self._backend.calls)
         return info.state is State.HELD
 
@@ -239,7 +240,7 @@ class BaseLock(BlockLock):
         """Return the holder of the lock, since when and until when, and the waiters if known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
-        as of at most five seconds ago.
+        as of at most five seconds ago. Raises LockUnavailable if the backend does not answer.
         """
         return (yield Call(self._info, executor=self._backend.calls))  # type: ignore[no-any-return]
 
@@ -248,10 +249,11 @@ class BaseLock(BlockLock):
     # Breaking
 
     def _breaking(self, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Break exactly the hold that has this token; False if it is no longer the one.
+        """Break the hold that has this ``token``, and no other; False if it is no longer held.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
+        Raises LockUnavailable if the backend does not answer.
         """
         backend = self._backend
         ask = partial(backend.force_release, self._key.backend_name, checked_token(token))
@@ -295,13 +297,6 @@ class BaseLock(BlockLock):
             self._until_commit = release == COMMIT
         return self._until_commit
 
-    def _leave(self, owner: Owner, warns: bool = True) -> None:
-        """Leave once in this thread; where that is wanted, its open transactions enter before."""
-        if self._until_commit or (self._until_commit is None and self._is_until_commit):
-            leave_until_commit(self._key, owner, self, self._options, warns)
-        elif run(manager().release(self._key, owner, self)) and warns:
-            warn_if_uncommitted(self._key)
-
     def _keep_until_commit(self, owner: Owner) -> None:
         """Let the open transactions of this thread enter a lock that its owner is about to leave.
 
@@ -341,21 +336,22 @@ class BaseLock(BlockLock):
         self._refused_by = request.claim.refused_by
         return None
 
-    def _leave_block(
-        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
-    ) -> None:
+    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+        """See BlockLock._leave(). Where that is wanted, open transactions of this thread enter."""
         try:
             if soon:
                 manager().release_soon(self._key, owner, self)
-            else:
-                self._leave(owner, warns=is_here)
+            elif self._until_commit or (self._until_commit is None and self._is_until_commit):
+                leave_until_commit(self._key, owner, self, self._options, warns=is_here)
+            elif run(manager().release(self._key, owner, self)) and is_here:
+                warn_if_uncommitted(self._key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise
             # The body's own error is what the caller must see; this one goes with it.
             add_leave_error(exc, error)
 
-    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+    async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         try:
             if soon:
                 manager().release_soon(self._key, owner, self)

@@ -137,20 +137,29 @@ class BaseBarrier(Recipe):
         return self.info().broken is not None
 
     def _info(self) -> Steps[BarrierInfo]:
-        """Return the waiting parties, and whether it is broken."""
+        """Return the waiting parties, and whether it is broken.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         now = Generation((yield self._read()))
         holders = () if now.broken else Seats(now.snapshot).info(self.using).holders
         waiting = tuple(one for one in holders if one.token in now.arrived)
         return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
 
     def _abort(self) -> Steps[None]:
-        """Break it: parties that wait, or come before it is reset, get BrokenBarrierError."""
+        """Break it: parties that wait, or come before it is reset, get BrokenBarrierError.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         mark = Membership(self, partial(self._break, f"{current_owner()} aborted it", None))
         yield from mark.joining()
         self._keep(mark)
 
     def _reset(self) -> Steps[None]:
-        """Begin again: waiting parties get BrokenBarrierError, and it is no longer broken."""
+        """Begin again: waiting parties get BrokenBarrierError, and it is no longer broken.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         yield self._change(lambda found: Generation(found).begin())
         self._keep(None)
 
@@ -350,9 +359,9 @@ class Barrier(BaseBarrier):
     def _wait(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number, 0 to parties - 1, other for each.
 
-        ``timeout`` is for the others to come. When all have, each says that it is still there, and
-        the last one calls the action. For that they have the length of a lease more.
-        A task that is cancelled breaks the barrier.
+        ``timeout`` is the seconds for the others to come. When all have, each says that it is still
+        there, and the last one calls the action. For that they have the length of a lease more. A
+        task that is cancelled breaks the barrier.
 
         Raises BrokenBarrierError if the barrier is broken, is reset, or this has waited for too
         long; ValueNotAgreed if others say another number of parties; LockUnavailable if the backend
@@ -377,7 +386,10 @@ class DoubleBarrier(Block, BaseBarrier):
     kind = Kind.DOUBLE_BARRIER
 
     def _entering(self, timeout: float | None = None) -> Steps[int]:
-        """Wait until all parties have come; return a number as Barrier.wait(). See there."""
+        """Wait until all parties have come; return a number as Barrier.wait(). See there.
+
+        Raises LockError if this object has entered already.
+        """
         if self._party is not None and self._party.lease is not None:
             raise LockError(f"{self}: this object has entered already; each party has its own")
         return self._meet(deadline_of(timeout), passes=False)

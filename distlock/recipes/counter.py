@@ -40,8 +40,9 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CounterInfo:
-    """The value of a counter, with the author and the time, by its own clock, of the last change.
+    """The value of a counter, and its last change.
 
+    ``value`` is the number; ``by`` made the last change, and ``at`` is when, by the clock there.
     ``token`` grows with every change. All but the first three are None if it was never changed.
     """
 
@@ -87,7 +88,10 @@ class Counter(Recipe):
         return self.get()
 
     def _info(self) -> Steps[CounterInfo]:
-        """Return the value, and who has changed it last."""
+        """Return the value, and who has changed it last.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read(keys=[_VALUE])
         if (record := found.records.get(_VALUE)) is None:
             return CounterInfo(self.name, self.using)
@@ -198,7 +202,10 @@ class CountDownLatch(Recipe):
     wait, await_ = twins("wait", _wait)
 
     def _info(self) -> Steps[LatchInfo]:
-        """Return what it began with, and what is left of that."""
+        """Return what it began with, and what is left of that.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read(keys=[_LATCH])
         if (record := found.records.get(_LATCH)) is None:
             return LatchInfo(self.name, self.using, self._count, self._count)

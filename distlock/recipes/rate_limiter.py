@@ -62,7 +62,8 @@ _KNOWN_PART = 1 / 8
 class RateInfo:
     """The present state of a rate limiter.
 
-    - ``permits``, ``period``: those of the last user; None if there was none.
+    - ``permits``, ``period``: those of the last user, the period in seconds; None if there was
+      none.
     - ``taken``: how many permits count now, as far as this process knows.
     - ``waiting``: the waiters, in the order of being served.
     """
@@ -129,6 +130,7 @@ class RateLimiter(Block, Recipe):
     ) -> Steps[bool]:
         """Take ``n`` permits at once; True if they are granted, False if there are not enough.
 
+        ``blocking=False`` tries once; ``timeout`` limits the wait in seconds, and -1 waits forever.
         Arguments that are not given are those of the constructor. A waiter for many gets none
         meanwhile, and those who came later wait behind it. One that returns False, is cancelled or
         interrupted takes none; only if the backend does not answer just then they may count for a
@@ -150,7 +152,10 @@ class RateLimiter(Block, Recipe):
         return PermitAttempt(self)
 
     def _info(self) -> Steps[RateInfo]:
-        """Return the number of permits that count now, and the waiters."""
+        """Return the number of permits that count now, and the waiters.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read()
         taken = sum(one.n for one in self._counting(found))
         record, waiting = found.records.get(PERMITS), Seats(found).info(self.using).holders

@@ -65,7 +65,11 @@ class Recipe:
     kind: ClassVar[Kind]
 
     def __init__(self, name: str, using: str = DEFAULT_ALIAS) -> None:
-        """TypeError or ValueError for names that a Lock would refuse, too; nothing is asked yet."""
+        """Describe it; nothing is asked yet.
+
+        ``name`` and ``using`` are as of a Lock. Raises TypeError or ValueError that names the
+        argument and its value.
+        """
         self.name = checked_name(name)
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")

@@ -68,9 +68,9 @@ def isolated_locks() -> Iterator[None]:
 def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     """Let another owner, a thread of this process, hold locks until the block ends.
 
-    Each is the name of a Lock, or any lock with its options: ``Semaphore("mail", 1)``,
-    ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``. Naming a semaphore twice
-    takes two of its seats. The test may break them.
+    Each of ``wanted`` is the name of a Lock, or any lock with its options:
+    ``Semaphore("mail", 1)``, ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``.
+    Naming a semaphore twice takes two of its seats. The test may break them.
 
     Raises LockBusy if one is not free, LockUnavailable if its backend does not answer.
     """
