@@ -86,7 +86,7 @@ class JsonField(forms.CharField):
         try:
             return json.loads(super().clean(value), parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
-            text = _("This is no JSON: %(error)s") % {"error": error}
+            text = _("This is not JSON: %(error)s") % {"error": error}
             raise forms.ValidationError(text) from error
 
 
@@ -132,8 +132,8 @@ _MESSAGES: dict[Outcome, tuple[int, Any]] = {
     "not sent": (
         messages.ERROR,
         ngettext_lazy(
-            "%(count)d lock was not released, because its backend could not be asked:",
-            "%(count)d locks were not released, because their backend could not be asked:",
+            "%(count)d lock was not released, because its backend could not be reached:",
+            "%(count)d locks were not released, because their backend could not be reached:",
             "count",
         ),
     ),
@@ -315,7 +315,7 @@ def perform(
         said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
         why = error_text(request, problem)
         if isinstance(done, LockUnavailable) and done.maybe_applied:
-            said = _("Whether it was done is not known, because no answer came:")
+            said = _("It is unknown whether it was done, because no answer came:")
             log = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
             text = "no answer to %s %r on %r: %s"
             logger.warning(text, action.name, ref.name, ref.alias, problem)

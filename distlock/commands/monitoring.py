@@ -186,7 +186,7 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
         with quiet, suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
             curses.wrapper(live)
     except curses.error as error:
-        fail(FAILED, f"this terminal cannot show it ({error}); say --once")
+        fail(FAILED, f"this terminal cannot show it ({error}); use --once")
 
 
 def _ping(
@@ -218,12 +218,12 @@ def _ping(
 _ONCE = option("--once", "Print it once, and end.", action="store_true")
 _EVERY = option(
     "--every SECONDS",
-    "How long to wait before the backends are asked again (%(default)s).",
+    "The pause before the backends are asked again (%(default)s).",
     type=seconds,
     default=2.0,
 )
 TOP = Verb(
-    "Show what is wrong, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
+    "Show problems, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
     " a terminal, or with --once or --json, it is printed once.",
     _top,
     (USING, _ONCE, _EVERY, JSON),

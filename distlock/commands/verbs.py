@@ -41,7 +41,7 @@ from distlock.types.values import escaped, quoted
 
 #: the exit codes of verbs that only look; and of those of recipes that may miss it
 LOOKING = epilog(DONE, FAILED, USAGE)
-_recipe_epilog = partial(epilog, meanings={NOT_HELD: "it is not there, or has changed"})
+_recipe_epilog = partial(epilog, meanings={NOT_HELD: "it does not exist, or has changed"})
 _MISSING = (DONE, FAILED, USAGE, NOT_HELD)
 MISSING = _recipe_epilog(*_MISSING)
 #: by type of option, the arguments for argparse

@@ -182,7 +182,7 @@ class Candidates:
         return lambda snapshot: step(Candidates(snapshot), *arguments)
 
     def joining(self, order: str, said: Mapping[str, Any], election: str) -> Plan:
-        """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
+        """Return the plan for one who comes; ValueNotAgreed if others have another order."""
         if self._orders.get("order") == order:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:

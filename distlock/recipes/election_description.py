@@ -283,5 +283,5 @@ def _explanation(report: ElectionInfo) -> list[Text]:
             " candidate may lead."
         )
     else:
-        first = _("Nobody leads, and nobody stands.")
+        first = _("There is no leader and no candidate.")
     return [first, _ORDERS[report.order][1]]

@@ -207,7 +207,7 @@ class ZooKeeperClient:
         return self.connection.liveness.counted_from(at)
 
     def unavailable(self, problem: str = "", cause: Exception | None = None) -> LockUnavailable:
-        """Return the error that says why the servers cannot be asked."""
+        """Return the error that says why the servers do not answer."""
         if not problem:
             refused = isinstance(self._failure, _REFUSALS)
             problem = "refuses the credentials" if refused else "cannot be reached"
