@@ -52,9 +52,9 @@ _RENEWAL_ANSWER = 1.0
 class ReasonField(forms.CharField):
     """Asks why. Without a reason nothing is done."""
 
-    def __init__(self, *, label: Any = None, help_text: Any) -> None:
+    def __init__(self, *, help_text: Any) -> None:
         super().__init__(
-            label=label or gettext_lazy("Reason"),
+            label=gettext_lazy("Reason"),
             max_length=500,
             help_text=help_text,
             widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),

@@ -272,10 +272,10 @@ class _TakesNothing(BaseLock):
     check = verify = release
     averify = arelease
 
-    def _leave_block(self, *args: object) -> None:
+    def _leave(self, *args: object, **kwargs: object) -> None:
         pass
 
-    async def _aleave_block(self, *args: object) -> None:
+    async def _aleave(self, *args: object, **kwargs: object) -> None:
         pass
 
     @property

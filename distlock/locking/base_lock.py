@@ -180,10 +180,8 @@ class BaseLock(BlockLock):
         """
         if asyncio._get_running_loop() is not None:
             refuse_in_event_loop("release")
-        if must_leave_elsewhere():
-            manager().release_soon(self._key, self._current_owner, self)
-        else:
-            self._leave(self._current_owner)
+        soon = must_leave_elsewhere()
+        self._leave(self._current_owner, None, soon=soon, is_here=True)
 
     async def arelease(self) -> None:
         """See release()."""
@@ -299,13 +297,6 @@ class BaseLock(BlockLock):
             self._until_commit = release == COMMIT
         return self._until_commit
 
-    def _leave(self, owner: Owner, warns: bool = True) -> None:
-        """Leave once in this thread; where that is wanted, its open transactions enter before."""
-        if self._until_commit or (self._until_commit is None and self._is_until_commit):
-            leave_until_commit(self._key, owner, self, self._options, warns)
-        elif run(manager().release(self._key, owner, self)) and warns:
-            warn_if_uncommitted(self._key)
-
     def _keep_until_commit(self, owner: Owner) -> None:
         """Let the open transactions of this thread enter a lock that its owner is about to leave.
 
@@ -345,21 +336,22 @@ class BaseLock(BlockLock):
         self._refused_by = request.claim.refused_by
         return None
 
-    def _leave_block(
-        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
-    ) -> None:
+    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+        """See BlockLock._leave(). Where that is wanted, open transactions of this thread enter."""
         try:
             if soon:
                 manager().release_soon(self._key, owner, self)
-            else:
-                self._leave(owner, warns=is_here)
+            elif self._until_commit or (self._until_commit is None and self._is_until_commit):
+                leave_until_commit(self._key, owner, self, self._options, warns=is_here)
+            elif run(manager().release(self._key, owner, self)) and is_here:
+                warn_if_uncommitted(self._key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise
             # The body's own error is what the caller must see; this one goes with it.
             add_leave_error(exc, error)
 
-    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+    async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         try:
             if soon:
                 manager().release_soon(self._key, owner, self)

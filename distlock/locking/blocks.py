@@ -181,12 +181,12 @@ class BlockLock:
         if frame is None:
             frame = sys._getframe(1)
         if (owner := self._blocks.end_by_itself(frame)) is not None:
-            self._leave_block(owner, exc, False, True)
+            self._leave(owner, exc, soon=False, is_here=True)
             return
         current, closed = self._current_owner, exc_type is GeneratorExit
         owner = self._blocks.end(frame, current)
         soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
-        self._leave_block(owner, exc, soon, owner.key == current.key)
+        self._leave(owner, exc, soon=soon, is_here=owner.key == current.key)
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
@@ -257,16 +257,15 @@ class BlockLock:
         """Return the error for one who has waited as these options say."""
         raise NotImplementedError
 
-    def _leave_block(
-        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
-    ) -> None:
-        """Leave it once; ``soon``: without waiting for anything, for an owner who is gone.
+    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+        """Leave it once; an error of leaving becomes a note of ``exc``, the error of the body.
 
-        ``is_here``: whether the owner is the current one.
+        ``soon``: without waiting for anything, for an owner who is gone. ``is_here``: whether the
+        owner is the current one.
         """
 
-    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
-        """See _leave_block()."""
+    async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
+        """See _leave()."""
 
     # Blocks
 
@@ -283,7 +282,7 @@ class BlockLock:
         owner = self._blocks.end(frame, current)
         # A coroutine that is closed from outside cannot wait for anything.
         closed = isinstance(exc, GeneratorExit) and owner != current
-        await self._aleave_block(owner, exc, closed)
+        await self._aleave(owner, exc, soon=closed)
 
 
 class Attempt:

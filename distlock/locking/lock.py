@@ -16,7 +16,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.base import LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Call, Sleep, Steps
+from distlock.concurrency.steps import Call, Sleep, Steps, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.locking.base_lock import BaseLock, twins
@@ -108,19 +108,9 @@ class Lock(BaseLock):
 
         Raises TypeError or ValueError that names the argument and its value.
         """
+        waits = on_busy, timeout, busy_result
         options = LockOptions(
-            on_busy,
-            timeout,
-            busy_result,
-            lease,
-            at_least,
-            at_most,
-            renew,
-            reentrant,
-            description,
-            owner,
-            on_lost,
-            release,
+            *waits, lease, at_least, at_most, renew, reentrant, description, owner, on_lost, release
         )
         super().__init__(name, using, options)
 
@@ -209,9 +199,10 @@ class Lock(BaseLock):
 
     def _leave_to_transaction(self, body_error: BaseException | None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""
+        owner = self._current_owner
         try:
-            self._keep_until_commit(self._current_owner)
-            self._leave(self._current_owner, warns=False)
+            self._keep_until_commit(owner)
+            run(manager().release(self._key, owner, self))
         except LockError as error:
             if body_error is None or isinstance(error, BodyEnded):
                 raise

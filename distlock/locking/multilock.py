@@ -236,16 +236,14 @@ class MultiLock(BlockLock):
     def _current_owner(self) -> Owner:
         return current_actor().owner
 
-    def _leave_block(
-        self, owner: Owner, exc: BaseException | None, soon: bool, is_here: bool
-    ) -> None:
+    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
         entered = EnteredLocks.once(self._parts, owner)
         if soon:
             entered.leave_soon()
         else:
             entered.release(exc, is_here, False)
 
-    async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
+    async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         if soon:
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:

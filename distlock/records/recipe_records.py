@@ -180,12 +180,12 @@ class RecipeRecords:
                 # A claim that is cancelled meanwhile is bound to no session any more.
                 conditions.append(Absent(cancelled_key(claim.nonce)))
             if plan.member_records and not claims:
-                own = self._requests.process_session(deadline)
+                own = self._requests.session.get(deadline)
                 changes += [Put(key, said, own.id) for key, said in plan.member_records.items()]
             revision = self._store.apply(directory, changes, conditions, deadline)
         except SessionEnded:
             if own is not None:
-                self._requests.drop_process_session(own)
+                self._requests.session.drop(own)
             elif not sessions:
                 raise
             for claim, session in sessions:

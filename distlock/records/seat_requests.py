@@ -145,7 +145,8 @@ class SeatRequests:
     ) -> None:
         """``shared_lease``: the length of the leases that share the session; None for all."""
         self._store = store
-        self._session = session
+        #: that of the process, for many records
+        self.session = session
         self._alias = alias
         self._shared_lease = shared_lease
         #: by the nonce of each lease, the session that its seats are bound to, as it was then
@@ -231,7 +232,7 @@ class SeatRequests:
             # is not known here, so the lease is renewed before anyone relies on it.
             session = Session(record.session or "", claim.reserved, clock())
             self.sessions[claim.nonce] = session
-        return lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
+        return lease_on(self.session.latest(session), Lease(claim, record.created, math.inf))
 
     def _grant(
         self,
@@ -281,7 +282,7 @@ class SeatRequests:
         With ``place``: keep that one, on the session that the process has now. A place lasts as
         long as its session.
         """
-        session = self._session.get(deadline)
+        session = self.session.get(deadline)
         if place is not None and place.session == session.id:
             return True
         directory, waiting = claim.key(self._alias).directory, waiting_key(claim.nonce)
@@ -296,21 +297,13 @@ class SeatRequests:
             joined = self._store.apply(directory, [change], conditions, deadline)
         except SessionEnded:
             joined = None
-            self._session.drop(session)
+            self.session.drop(session)
         return joined is not None
 
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
-        self._session.drop(session)
+        self.session.drop(session)
         self.sessions.pop(claim.nonce, None)
-
-    def process_session(self, deadline: float | None) -> Session:
-        """Return the session of the process; more than half of a lease is left of it."""
-        return self._session.get(deadline)
-
-    def drop_process_session(self, session: Session) -> None:
-        """Note that it has ended."""
-        self._session.drop(session)
 
     def shares_session(self, claim: Claim) -> bool:
         """Return whether the seats of a claim are bound to the session of the process."""
@@ -334,7 +327,7 @@ class SeatRequests:
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""
         if self.shares_session(claim):
-            return self._session.get(deadline)
+            return self.session.get(deadline)
         session = self.sessions.get(claim.nonce)  # of an attempt for which others were too fast
         if session is None or session.deadline - clock() < claim.relied_on * _FRESH_OWN:
             session = self._store.open_session(claim.reserved, deadline)

@@ -249,9 +249,8 @@ class Seats:
         )
 
     def _waiting(self, record: Record) -> Waiting:
-        owner, since = owner_of(record), since_when(record, self.snapshot)
-        waited = max((time_of(self.snapshot) - since).total_seconds(), 0.0)
-        return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
+        waited = time_of(self.snapshot) - since_when(record, self.snapshot)
+        return Waiting.of(owner_of(record), waited.total_seconds())
 
     @property
     def _last_token(self) -> int | None:

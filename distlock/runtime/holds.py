@@ -159,7 +159,7 @@ class Holds:
                 if (work := hold.entries[0].work) is not None:
                     work.finished(hold)
                 if reason is None:
-                    self._renewer.drop(hold)
+                    self._renewer.kept.pop(hold.lease.claim.nonce, None)
         if reason is not None:
             loss = hold.lost_error()
             self._renewer.lose(hold, reason)
@@ -199,7 +199,7 @@ class Holds:
     def _discard(self, hold: Hold) -> None:
         if self._has(hold):
             del self._holds[hold.key, hold.owner_key]
-        self._renewer.drop(hold)
+        self._renewer.kept.pop(hold.lease.nonce, None)
 
     def _has(self, hold: Hold) -> bool:
         return self._holds.get((hold.key, hold.owner_key)) is hold

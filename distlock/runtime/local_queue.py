@@ -106,8 +106,7 @@ class Ticket:
 
     def waiting(self, now: float) -> Waiting:
         """Return who waits, for people to read; ``now`` is a time of clock()."""
-        who = self.owner
-        return Waiting(who.key, who.host, who.pid, who.thread, max(now - self.since, 0.0))
+        return Waiting.of(self.owner, now - self.since)
 
 
 class LocalQueue:

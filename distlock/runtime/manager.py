@@ -50,13 +50,10 @@ class LockManager:
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
-            hold = holds.find(request.key, owner)
-            if hold is None and request.entry.work is not None:
-                hold = request.enters = yield from self._hold_of_caller(request)
-            if hold is not None and refuses_reentry(hold, request):
-                return False
-            if hold is not None and (yield from self._reenter(request)):
-                return True
+            if holds.find(request.key, owner) is not None or request.entry.work is not None:
+                entered = yield from self._reenter(request)
+                if entered is not None:
+                    return entered
             limited = not request.wait or request.deadline is not None
             ticket = Ticket(request.key, request.lane, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
@@ -107,8 +104,18 @@ class LockManager:
             return (yield from self._is_held(request))
         return True
 
-    def _reenter(self, request: AcquireRequest) -> Steps[bool]:
-        """Enter what this process holds already; False if the lock has to be taken."""
+    def _reenter(self, request: AcquireRequest) -> Steps[bool | None]:
+        """Enter what this process holds already; None if the lock has to be taken.
+
+        False if the owner holds it and must not enter it once more.
+        """
+        hold = self.holds.find(request.key, request.claim.owner)
+        if hold is None:
+            hold = request.enters = yield from self._hold_of_caller(request)
+        if hold is None:
+            return None
+        if refuses_reentry(hold, request):
+            return False
         while (hold := self._entered(request)) is not None:
             gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
@@ -119,7 +126,7 @@ class LockManager:
             if self.holds.enter(hold, request.entry, request.claim.owner):
                 return True
             request.enters = None
-        return False
+        return None
 
     def _hold_of_caller(self, request: AcquireRequest) -> Steps[Hold | None]:
         """Return the hold of a task that awaits the job of an executor which makes this request.
@@ -325,7 +332,7 @@ class LockManager:
     def unwatch(self, hold: Hold) -> None:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self.renewer.mutex:
-            self.renewer.drop(hold)
+            self.renewer.kept.pop(hold.lease.nonce, None)
 
 
 #: that of this process

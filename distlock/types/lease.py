@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from distlock.concurrency.clock import clock
 
@@ -117,6 +117,11 @@ class Waiting(Owner):
     """A waiter as the backend sees it, and for how many seconds it has waited, if known."""
 
     waited: float | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, owner: Owner, seconds: float) -> Self:
+        """Return an owner as one who has waited for so long; a clock may have been set back."""
+        return cls(owner.key, owner.host, owner.pid, owner.thread, max(seconds, 0.0))
 
 
 #: A description and a call site, as backends store them in one text; see Claim.label.

@@ -156,11 +156,12 @@ def _shorten(
         signature = "(...)"
     elif name == "distlock.celery.locked_task":  # its options are those of TaskOptions
         signature = "(*, bind: bool = False, base: type[LockedTask] = LockedTask, **options: Any)"
+        returns = ""
     return signature, returns
 
 
 def _link(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    owner = name.rpartition(".")[0]
+    owner = name if what == "class" else name.rpartition(".")[0]
     if method := _method_of(name):
         lines[:] = [f"As :py:meth:`{method}`, in a coroutine."]
         return

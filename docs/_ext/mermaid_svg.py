@@ -5,20 +5,32 @@ A block that Mermaid cannot read is a warning, and `make docs` makes an error of
 """
 
 import re
+from html import escape
 
-import mermaidx
 from docutils import nodes
+from mermaidx.engines.v8_engine import Engine, MermaidRenderError
+from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.typing import ExtensionMetadata
 
 _LOG = logging.getLogger(__name__)
+#: Milliseconds for one picture, on a machine with much else to do.
+_LIMIT = 120_000
 _CONFIG = {
-    "theme": "base",
-    # The fonts of the site are a little narrower than the one that is measured here.
     "themeVariables": {"fontFamily": "inherit", "fontSize": "15px"},
-    # Long messages are wrapped, so that a picture is about as wide as the text around it.
-    "sequence": {"wrap": True, "width": 110, "actorMargin": 10, "mirrorActors": False},
+    # Long messages are wrapped, so that most pictures are not wider than the text around them.
+    "sequence": {
+        "actorFontSize": 13,
+        "actorMargin": 8,
+        "diagramMarginX": 4,
+        "messageFontSize": 13,
+        "mirrorActors": False,
+        "noteFontSize": 13,
+        "width": 150,
+        "wrap": True,
+        "wrapPadding": 4,
+    },
 }
 
 
@@ -27,35 +39,44 @@ class Diagrams(SphinxPostTransform):
     formats = ("html",)
 
     def run(self, **kwargs: object) -> None:
-        blocks = [
-            block
-            for block in self.document.findall(nodes.literal_block)
-            if block.get("language") == "mermaid"
-        ]
-        for number, block in enumerate(blocks):
-            try:
-                svg = mermaidx.render(block.astext(), backend="v8", config=_CONFIG).svg()
-            except RuntimeError as error:
-                _LOG.warning("%s", error, location=block)
-                continue
-            section = block.parent
-            while not isinstance(section, nodes.section):
-                section = section.parent
-            title = section.next_node(nodes.title).astext()
-            html = (
-                f'<div class="diagram" role="group" tabindex="0" aria-label="Diagram: {title}">'
-                f"{_with_own_ids(svg, f'diagram-{number}')}</div>"
-            )
-            block.replace_self(nodes.raw("", html, format="html"))
+        found = self.document.findall(nodes.literal_block)
+        blocks = [block for block in found if block.get("language") == "mermaid"]
+        if not blocks:
+            return
+        engine = Engine(_LIMIT)
+        engine.start()
+        try:
+            for number, block in enumerate(blocks):
+                self._draw(engine, block, number)
+        finally:
+            engine.close()
+
+    def _draw(self, engine: Engine, block: nodes.Element, number: int) -> None:
+        try:
+            svg = engine.render_svg(block.astext(), "base", _CONFIG, None)
+        except MermaidRenderError as error:
+            _LOG.warning("%s", error, location=block)
+            return
+        section = block.parent
+        while not isinstance(section, nodes.section):
+            section = section.parent
+        label = escape(f"Diagram: {section[0].astext()}")
+        width = re.search(r'viewBox="\S+ \S+ (\S+)', svg)[1]
+        html = (
+            f'<div class="diagram" style="--width: {width}px"'
+            f' role="group" tabindex="0" aria-label="{label}">'
+            f"{_with_own_ids(svg, f'diagram-{number}')}</div>"
+        )
+        block.replace_self(nodes.raw("", html, format="html"))
 
 
 def _with_own_ids(svg: str, prefix: str) -> str:
-    """Several pictures of one page must not have the same ids."""
-    ids = set(re.findall(r'\bid="([^"]+)"', svg))
-    names = "|".join(re.escape(each) for each in sorted(ids, key=len, reverse=True))
-    return re.sub(rf'(\bid="|#|href="#)({names})(?=["\s)}}{{.,: >])', rf"\1{prefix}-\2", svg)
+    """Let no two pictures of a page have the same ids."""
+    ids = sorted(set(re.findall(r'\bid="([^"]+)"', svg)), key=len, reverse=True)
+    names = "|".join(map(re.escape, ids))
+    return re.sub(rf'(\bid="|#)({names})(?![\w-])', rf"\1{prefix}-\2", svg)
 
 
-def setup(app) -> ExtensionMetadata:  # type: ignore[no-untyped-def]
+def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_post_transform(Diagrams)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

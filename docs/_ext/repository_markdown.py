@@ -14,6 +14,7 @@ from pathlib import Path
 from docutils import nodes
 from pygments.lexers import BashLexer
 from sphinx import addnodes
+from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.util.typing import ExtensionMetadata
 
@@ -101,7 +102,7 @@ class Descriptions(SphinxTransform):
             self.document.insert(0, nodes.meta(name="description", content=text))
 
 
-def setup(app) -> ExtensionMetadata:  # type: ignore[no-untyped-def]
+def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_config_value("repository_files", "", "env")
     app.add_config_value("repository_pages", {}, "env")
     app.add_lexer("crontab", BashLexer)

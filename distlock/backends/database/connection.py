@@ -7,8 +7,9 @@ The base of other modules (everything else in this package goes through it):
   :class:`~.errors.StatementFailed`.
 - :meth:`Pool.open` opens a session of one's own, with ``blocking=True`` for one that may wait in
   the server for as long as it likes.
-- :meth:`DatabaseSession.run` runs one statement, or several in one packet; ``limit`` is in
-  seconds, None for none. :meth:`DatabaseSession.ask` takes the time for which the session was lent.
+- :meth:`DatabaseSession.ask` runs one statement, or several in one packet, in the time for which
+  the session was lent. :meth:`DatabaseSession.run` sets that time itself: ``limit`` is in seconds,
+  None for none.
 - A statement that another session cancels in the server raises
   :class:`~.errors.StatementCancelled`.
 - ``hang_up()`` ends the statement that another thread is running here, from this side:
@@ -186,8 +187,9 @@ class Connection:
         self.pooled = False
         #: the dialect of its engine; the lender sets this
         self.dialect: Dialect
-        #: the time by clock() by which ask() has to be answered; the lender sets this
-        self.until = 0.0
+        #: the time by clock() by which ask() has to be answered, None for no limit; the lender sets
+        #: this
+        self.until: float | None = 0.0
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
         self._raw = raw
@@ -195,16 +197,21 @@ class Connection:
         #: hears what PostgreSQL tells beside its answers
         self.notices = Notices()
 
-    def ask(self, statement: Statement) -> Result:
-        """Run a statement in the time for which this was lent. Raises a StatementFailed."""
-        return self.run(statement, max(self.until - clock(), SHORTEST_LIMIT))
-
     def run(self, statement: Statement, limit: float | None) -> Result:
-        """Run a statement, or all of one packet. Raises a StatementFailed.
+        """See ask(). ``limit`` is the seconds that the server gets for the answer, None: no limit.
 
-        ``limit`` is the seconds that the server gets for the answer. Of several results returns the
-        last one that has rows, or else the first.
+        Only the borrower of the connection may call it.
         """
+        self.until = None if limit is None else clock() + limit
+        return self.ask(statement)
+
+    def ask(self, statement: Statement) -> Result:
+        """Run a statement, or all of one packet, in the time for which this was lent.
+
+        Of several results returns the last one that has rows, or else the first. Raises a
+        StatementFailed.
+        """
+        limit = None if self.until is None else max(self.until - clock(), SHORTEST_LIMIT)
         before = self.before
         if self._renames_tables:
             sql = with_tables_renamed(statement.sql, self.wrapper.vendor)

@@ -129,7 +129,7 @@ def set_options(options: dict[str, Any], limit: float, timeout: float, blocking:
 
 
 def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool | None) -> None:
-    """Let no statement of ours wait in the library: see SQLiteSession.run()."""
+    """Let no statement of ours wait in the library: see SQLiteSession.ask()."""
     session.run(Statement("PRAGMA busy_timeout = 0"), limit)
 
 

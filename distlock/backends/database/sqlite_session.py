@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from distlock.backends.database.connection import (
+    SHORTEST_LIMIT,
     Connection,
     CursorConnection,
     DatabaseSession,
@@ -90,7 +91,7 @@ gate = ForkGate()
 class CallerConnection(Connection):
     """Runs statements on the caller's own connection.
 
-    While others write it waits as the caller has set it to, but for ``limit`` seconds at most.
+    While others write it waits as the caller has set it to, but no longer than it was lent for.
     """
 
     of_caller: ClassVar[bool] = True
@@ -99,18 +100,18 @@ class CallerConnection(Connection):
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         super().__init__(wrapper, CursorConnection(wrapper))
 
-    def run(self, statement: Statement, limit: float | None) -> Result:
-        """See Connection.run()."""
-        with _busy_timeout(self.wrapper.connection, limit):
+    def ask(self, statement: Statement) -> Result:
+        """See Connection.ask()."""
+        with _busy_timeout(self.wrapper.connection, self.until):
             # A shared cache (the in-memory test database) refuses at once instead of waiting.
-            return _retried(super().run, statement, limit, TableLocked)
+            return _retried(super().ask, statement, self.until, TableLocked)
 
 
 @contextlib.contextmanager
-def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
-    """Let SQLite wait for other writers for this many seconds at most."""
+def _busy_timeout(connection: Any, until: float | None) -> Iterator[None]:
+    """Let SQLite wait for other writers until a time by clock() at most."""
     ((own,),) = connection.execute("PRAGMA busy_timeout")
-    most = own if limit is None else math.ceil(limit * 1000)
+    most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
     if most >= own:
         yield
         return
@@ -122,16 +123,16 @@ def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
 
 
 class SQLiteSession(DatabaseSession):
-    """A session of our own. ``limit`` is for the wait while others write."""
+    """A session of our own. The time it was lent for is for the wait while others write."""
 
-    def run(self, statement: Statement, limit: float | None) -> Result:
-        """See Connection.run()."""
+    def ask(self, statement: Statement) -> Result:
+        """See Connection.ask()."""
         # The library could wait by itself, but the process could not fork meanwhile.
-        return _retried(self._run, statement, limit, FileLocked)
+        return _retried(self._ask_once, statement, self.until, FileLocked)
 
-    def _run(self, statement: Statement, limit: float | None) -> Result:
+    def _ask_once(self, statement: Statement) -> Result:
         with gate.closed:
-            return super().run(statement, limit)
+            return super().ask(statement)
 
     def close(self) -> None:
         """See DatabaseSession.close()."""
@@ -222,17 +223,17 @@ _IN_CALLERS = (
 
 
 def _retried(
-    run: Callable[[Statement, float | None], Result],
+    ask: Callable[[Statement], Result],
     statement: Statement,
-    limit: float | None,
+    until: float | None,
     locked: type[StatementFailed],
 ) -> Result:
     """Run a statement again for as long as the database is ``locked``, and there is time."""
-    deadline = None if limit is None else clock() + limit
+    deadline = None if until is None else max(until, clock() + SHORTEST_LIMIT)
     pauses = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
-            return run(statement, limit)
+            return ask(statement)
         except locked:
             if deadline is not None and clock() >= deadline:
                 raise

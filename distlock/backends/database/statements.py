@@ -191,23 +191,6 @@ class Result(NamedTuple):
     insert_id: int = 0
 
 
-#: The columns of a Row in order, without the server's own time, which comes last.
-COLUMNS = (
-    "lock",
-    "description",
-    "owner",
-    "nonce",
-    "host",
-    "process",
-    "thread",
-    "token",
-    "lease",
-    "renews",
-    "acquired_at",
-    "expires_at",
-)
-
-
 class Row(NamedTuple):
     """One row of the table, and the server's time at which it was read; times are aware, in UTC."""
 
@@ -238,6 +221,10 @@ class Row(NamedTuple):
         """The holder of the lock; None if it is free."""
         holders = () if self.expired else info_of(self, "").holders
         return holders[0] if holders else None
+
+
+#: The columns of a Row in order, without the server's own time, which comes last.
+COLUMNS = (*Row._fields[:-3], "acquired_at", "expires_at")
 
 
 def owner_of(row: Row) -> Owner:
