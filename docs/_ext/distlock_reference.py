@@ -199,5 +199,9 @@ def _method(found: re.Match[str]) -> str:
 
 
 def _own(owner: str, found: re.Match[str]) -> str:
-    value = getattr(import_string(owner), found[1], None)
-    return f":py:meth:`~{owner}.{found[1]}`" if callable(value) else found[0]
+    """Return a link to a method, in the first class that has it: ``Queue``, not ``Mailbox``."""
+    for base in reversed(import_string(owner).__mro__):
+        place = _places.get(base.__name__, "")
+        if callable(getattr(base, found[1], None)) and place and import_string(place) is base:
+            return f":py:meth:`~{place}.{found[1]}`"
+    return found[0]
