@@ -63,9 +63,9 @@ class Term:
     - ``candidate``, ``owner``: its name; its host, process and thread or task.
     - ``since``, ``until``: from when to when, by the clocks of the machines that wrote them down;
       ``until`` is None for the present leader.
-    - ``why``: empty for the present leader, else one of these. "resigned"; "stepped down": by a
-      request, or another was appointed; "lost": it lost its lock while its process went on;
-      "broken": by a force release; "crashed": its process was killed, stopped or cut off.
+    - ``why``: empty for the present leader. Else "resigned"; "stepped down", by a request, or when
+      another was appointed; "lost", if it lost its lock while its process went on; "broken", by a
+      force release; "crashed", if its process was killed, stopped or cut off.
     """
 
     term: int
