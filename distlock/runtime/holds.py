@@ -24,7 +24,7 @@ _REMEMBERED = 3600.0
 
 
 class Holds:
-    """The holds of a process. A lost one stays here until it was left, or is taken anew."""
+    """The holds of a process. A lost one stays here until it was left, or is taken again."""
 
     def __init__(self, renewer: LeaseRenewer) -> None:
         self._renewer = renewer
@@ -159,7 +159,7 @@ class Holds:
                 if (work := hold.entries[0].work) is not None:
                     work.finished(hold)
                 if reason is None:
-                    self._renewer.drop(hold)
+                    self._renewer.kept.pop(hold.lease.claim.nonce, None)
         if reason is not None:
             loss = hold.lost_error()
             self._renewer.lose(hold, reason)
@@ -199,7 +199,7 @@ class Holds:
     def _discard(self, hold: Hold) -> None:
         if self._has(hold):
             del self._holds[hold.key, hold.owner_key]
-        self._renewer.drop(hold)
+        self._renewer.kept.pop(hold.lease.nonce, None)
 
     def _has(self, hold: Hold) -> bool:
         return self._holds.get((hold.key, hold.owner_key)) is hold
@@ -234,6 +234,6 @@ def not_held(key: LockKey, owner: Owner, holder: Hold | None = None) -> LockNotH
 
 def _lost_before(hold: Hold) -> LockLost:
     return LockLost(
-        f"lock {hold.lease.name!r} was lost here, and has been taken anew since (token"
+        f"lock {hold.lease.name!r} was lost here, and has been taken again since (token"
         f" {hold.lease.token}) under its owner's name"
     )

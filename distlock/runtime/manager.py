@@ -15,10 +15,9 @@ from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_ree
 from distlock.runtime.events import event
 from distlock.runtime.hold import Hold, task_of
 from distlock.runtime.holds import Holds, not_held
-from distlock.runtime.local_queue import Ticket
+from distlock.runtime.local_queue import Ticket, counted_queue
 from distlock.runtime.name_template import warn_if_unfilled
 from distlock.runtime.renewal import LeaseRenewer
-from distlock.runtime.waiting_counts import counted_queue
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor
@@ -51,13 +50,10 @@ class LockManager:
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
-            hold = holds.find(request.key, owner)
-            if hold is None and request.entry.work is not None:
-                hold = request.enters = yield from self._hold_of_caller(request)
-            if hold is not None and refuses_reentry(hold, request):
-                return False
-            if hold is not None and (yield from self._reenter(request)):
-                return True
+            if holds.find(request.key, owner) is not None or request.entry.work is not None:
+                entered = yield from self._reenter(request)
+                if entered is not None:
+                    return entered
             limited = not request.wait or request.deadline is not None
             ticket = Ticket(request.key, request.lane, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
@@ -95,7 +91,7 @@ class LockManager:
         """Wait for the turn to ask the backend; note in the request whether it is to be asked.
 
         If it is not: True if someone else holds the lock, or this owner has got it meanwhile
-        (``ticket.joined``); False if nobody holds it any more, and the request begins anew.
+        (``ticket.joined``); False if nobody holds it any more, and the request begins again.
         """
         named = request.named
         hold = self.holds.find(request.key, request.claim.owner) if named else None
@@ -108,8 +104,18 @@ class LockManager:
             return (yield from self._is_held(request))
         return True
 
-    def _reenter(self, request: AcquireRequest) -> Steps[bool]:
-        """Enter what this process holds already; False if the lock has to be taken."""
+    def _reenter(self, request: AcquireRequest) -> Steps[bool | None]:
+        """Enter what this process holds already; None if the lock has to be taken.
+
+        False if the owner holds it and must not enter it once more.
+        """
+        hold = self.holds.find(request.key, request.claim.owner)
+        if hold is None:
+            hold = request.enters = yield from self._hold_of_caller(request)
+        if hold is None:
+            return None
+        if refuses_reentry(hold, request):
+            return False
         while (hold := self._entered(request)) is not None:
             gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
@@ -120,7 +126,7 @@ class LockManager:
             if self.holds.enter(hold, request.entry, request.claim.owner):
                 return True
             request.enters = None
-        return False
+        return None
 
     def _hold_of_caller(self, request: AcquireRequest) -> Steps[Hold | None]:
         """Return the hold of a task that awaits the job of an executor which makes this request.
@@ -145,7 +151,7 @@ class LockManager:
     def _entered(self, request: AcquireRequest) -> Hold | None:
         """Return what the owner holds here, None if nothing; LockLost if it has to be left first.
 
-        A named owner may come in from anywhere, and takes the lock anew.
+        A named owner may come in from anywhere, and takes the lock again.
         """
         hold = request.enters or self.holds.find(request.key, request.claim.owner)
         if hold is None or (loss := hold.lost_error()) is None:
@@ -288,7 +294,7 @@ class LockManager:
         return self.holds.all()
 
     def free(self, hold: Hold) -> None:
-        """Free a hold at once, whoever is in it. For tests, see distlock.testing."""
+        """Free a hold at once, even with owners inside. For tests, see distlock.testing."""
         self.holds.discard(hold)
         try:
             if not hold.lost_for_good:
@@ -326,7 +332,7 @@ class LockManager:
     def unwatch(self, hold: Hold) -> None:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self.renewer.mutex:
-            self.renewer.drop(hold)
+            self.renewer.kept.pop(hold.lease.nonce, None)
 
 
 #: that of this process

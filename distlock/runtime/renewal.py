@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.exceptions import LockError
 from distlock.runtime.events import OutageLog, log_unreleased, send_loss
@@ -46,14 +45,15 @@ Renew: TypeAlias = Callable[[BaseBackend, Sequence[Hold], bool], object]
 class LeaseRenewer:
     """The leases of a process that are to be kept alive, by their nonce.
 
-    A lease is here until it is dropped or lost. One timer is set for the first thing to do. It
-    stays when its lease is dropped: the next lease, which is due later, can use it.
+    A lease is here until it is taken out or lost. One timer is set for the first thing to do. It
+    stays when its lease is taken out: the next lease, which is due later, can use it.
     """
 
     def __init__(self) -> None:
         #: protects this and Holds; it is taken for moments only
         self.mutex = threading.Lock()
-        self._running: dict[str, Hold] = {}
+        #: The leases, by nonce. A thread with the mutex may take one out, which ends its renewal.
+        self.kept: dict[str, Hold] = {}
         #: The one timer, and its time. A lease that is due earlier sets a new one in its place.
         self._timer: Timer | None = None
         self._wakes_at = math.inf
@@ -62,24 +62,20 @@ class LeaseRenewer:
         self._outages = OutageLog()
 
     def keep(self, hold: Hold) -> None:
-        """Keep a lease alive until it is dropped or lost. The caller has the mutex."""
+        """Keep a lease alive until it is taken out or lost. The caller has the mutex."""
         hold.backend.listener = self
-        self._running[hold.lease.claim.nonce] = hold
+        self.kept[hold.lease.claim.nonce] = hold
         if hold.renew_at < self._wakes_at or hold.time_limit < self._wakes_at:
             self.reschedule(hold)
 
     def renewed(self) -> list[Hold]:
         """Return all leases that are kept alive, with those that nobody enters."""
-        return list(self._running.copy().values())
+        return list(self.kept.copy().values())
 
     def reschedule(self, hold: Hold) -> None:
         """Note that a lease may have to be renewed earlier. The caller has the mutex."""
-        if hold.lease.nonce in self._running and hold.next_check < self._wakes_at:
+        if hold.lease.nonce in self.kept and hold.next_check < self._wakes_at:
             self._wake_at(hold.next_check)
-
-    def drop(self, hold: Hold) -> None:
-        """Renew a lease no more. The caller has the mutex."""
-        self._running.pop(hold.lease.claim.nonce, None)
 
     def extend(self, hold: Hold, sent_at: float, seconds: float) -> None:
         """Note that a renewal for ``seconds``, sent at ``sent_at``, was answered with yes."""
@@ -89,9 +85,9 @@ class LeaseRenewer:
                 self.reschedule(hold)
 
     def lose(self, hold: Hold, reason: str) -> None:
-        """Tell that a lease is gone; once, and not of one that was dropped."""
+        """Tell that a lease is gone; once, and not of one that was taken out."""
         with self.mutex:
-            if self._running.pop(hold.lease.nonce, None) is None:
+            if self.kept.pop(hold.lease.nonce, None) is None:
                 return
             hold.lost = reason
         try:
@@ -102,24 +98,24 @@ class LeaseRenewer:
                 hold.backend.cleanup.add(hold.lease.claim, hold.free if rest else None)
 
     def tell_loss(self, hold: Hold, reason: str) -> None:
-        """Tell that a lease is gone, also if it was dropped before; the caller does not wait."""
+        """Tell that a lease is gone, also if it was taken out before; the caller does not wait."""
         hold.lost = reason
         try:
             try:
                 hold.backend.discard_local(hold.lease)
             finally:
                 hold.on_end()
-        finally:  # whatever fails, this is told: it is not tried again
+        finally:  # report the loss after any failure: it is not tried again
             try:
                 self._notifiers.submit(partial(_send_loss, hold, reason))
-            except (RuntimeError, MemoryError):  # no thread can be had: the caller has to wait
+            except (RuntimeError, MemoryError):  # no thread can be started: the caller has to wait
                 _send_loss(hold, reason)
 
-    # What a backend learns by itself, see Listener
+    # Reports of a backend, see Listener
 
     def lease_lost(self, lease: Lease, reason: str) -> None:
         """Note that a lease is gone."""
-        if hold := self._running.get(lease.nonce):
+        if hold := self.kept.get(lease.nonce):
             self.lose(hold, reason)
 
     def lease_orphaned(self, nonce: str) -> None:
@@ -127,7 +123,7 @@ class LeaseRenewer:
 
         The garbage collector may call this, in a thread that has our mutex.
         """
-        if hold := self._running.get(nonce):
+        if hold := self.kept.get(nonce):
             hold.set_orphaned()
 
     # On the thread of the timers
@@ -144,14 +140,14 @@ class LeaseRenewer:
             with self.mutex:
                 self._wakes_at = math.inf  # who is added from here on sets a timer of its own
                 now = clock()
-                due = tuple(hold for hold in self._running.values() if hold.next_check <= now)
+                due = tuple(hold for hold in self.kept.values() if hold.next_check <= now)
             self._end(due)
             self._warn_of_silence(due)
             self._ask_for(due)
             self._renew_due(due)
         finally:
             with self.mutex:
-                first = min((hold.next_check for hold in self._running.values()), default=math.inf)
+                first = min((hold.next_check for hold in self.kept.values()), default=math.inf)
                 if first < self._wakes_at:
                     self._wake_at(first)
 
@@ -160,19 +156,19 @@ class LeaseRenewer:
             if (reason := hold.expiry_reason()) is not None:
                 try:
                     self.lose(hold, reason)
-                except Exception:  # the others must be told, and renewed, all the same
+                except Exception:  # the others must be reported, and renewed, all the same
                     _log_untold(hold)
 
     def _ask_for(self, due: Sequence[Hold]) -> None:
         """Ask for holds of named owners that are not renewed and will end soon."""
         batches = defaultdict(list)
         with self.mutex:
-            running = (hold for hold in due if hold.lease.nonce in self._running)
+            running = (hold for hold in due if hold.lease.nonce in self.kept)
             for hold in tuple(hold for hold in running if hold.named and not hold.needs_renewal):
                 hold.note_asked()
                 batches[hold.backend].append(hold)
         for batch in batches.values():
-            with suppress(RuntimeError):  # no more threads can be had: its end counts as a loss
+            with suppress(RuntimeError):  # no more threads: its end counts as a loss
                 start(self._ask, "distlock-renewal", batch)
 
     def _warn_of_silence(self, due: Sequence[Hold]) -> None:
@@ -198,7 +194,7 @@ class LeaseRenewer:
         with self.mutex:
             soon = (
                 hold
-                for hold in self._running.values()
+                for hold in self.kept.values()
                 if (hold.backend, hold.renewal_failed) in kinds
                 and hold.needs_renewal
                 and not hold.renewing
@@ -214,7 +210,7 @@ class LeaseRenewer:
         for (backend, apart), batch in batches.items():
             try:
                 self._steps.add(backend, apart, batch)
-            except Exception as error:  # no more threads, or no memory, can be had
+            except Exception as error:  # no more threads, or no memory
                 self._outages.note_failure(backend.alias, error, batch)
                 self._note_answers(batch, {}, now)
         for hold in orphans:
@@ -235,7 +231,7 @@ class LeaseRenewer:
 
     def _renew(self, backend: BaseBackend, step: Sequence[Hold], others_wait: bool = False) -> None:
         # Those that were left meanwhile need it no more.
-        if not (batch := [hold for hold in step if hold.lease.nonce in self._running]):
+        if not (batch := [hold for hold in step if hold.lease.nonce in self.kept]):
             return
         sent_at = clock()
         answers: Mapping[str, bool] = {}
@@ -244,7 +240,7 @@ class LeaseRenewer:
             if others_wait:  # what holds these up must not take all of the others' time
                 deadline = (sent_at + deadline) / 2
             answers = backend.renew([hold.to_renew() for hold in batch], deadline)
-        except Exception as error:  # one failure is no loss; the deadline decides
+        except Exception as error:  # one failure does not lose the lease; the deadline decides
             self._outages.note_failure(backend.alias, error, batch)
         else:
             if answers:  # rows that are locked get none
@@ -289,7 +285,7 @@ def _send_loss(hold: Hold, reason: str) -> None:
 
 def _log_untold(hold: Hold) -> None:
     name, fields = hold.lease.name, hold.log_fields()
-    thread_logger.exception("could not tell of the loss of %r", name, extra=fields)
+    thread_logger.exception("could not report the loss of %r", name, extra=fields)
 
 
 @dataclass(slots=True)
@@ -311,7 +307,7 @@ class RenewalSteps:
     def add(self, backend: BaseBackend, apart: bool, holds: Sequence[Hold]) -> None:
         """Renew leases soon; ``apart`` from others of the backend, by threads of their own.
 
-        If no thread can be had for them, raises what start() raises, and they are not renewed.
+        If no thread can be started for them, raises the error of start(), and they are not renewed.
         """
         key = backend, apart
         with self._mutex:

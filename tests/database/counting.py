@@ -1,9 +1,11 @@
 """Counts what a backend says to its database."""
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 from distlock.backends.database.connection import Connection
+from distlock.backends.database.sqlite_session import CallerConnection, SQLiteSession
 
 
 @contextmanager
@@ -16,18 +18,37 @@ def statements(before=lambda seen: None, of=None):
     What is asked on a session counts, and that once: not what sets a session up, if another thread
     uses the one that was there, and not that SQLite is asked again while others write.
     """
-    seen, thread = [], threading.current_thread()
-    ask = Connection.ask
+    seen, thread, busy = [], threading.current_thread(), set()
 
-    def counting(self, statement):
+    def is_counted():
         here = threading.current_thread()
-        if here.name.startswith(of) if of else here is thread:
-            seen.append(statement.sql)
-            before(seen)
-        return ask(self, statement)
+        return here.name.startswith(of) if of else here is thread
 
-    Connection.ask = counting
-    try:
+    def counting(ask):
+        def counted(self, statement):
+            if self in busy:
+                return ask(self, statement)
+            busy.add(self)
+            try:
+                if is_counted():
+                    seen.append(statement.sql)
+                    before(seen)
+                return ask(self, statement)
+            finally:
+                busy.discard(self)
+
+        return counted
+
+    def setting_up(self, statement, limit):
+        busy.add(self)
+        try:
+            return run(self, statement, limit)
+        finally:
+            busy.discard(self)
+
+    run = Connection.run
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(Connection, "run", setting_up))
+        for kind in (Connection, CallerConnection, SQLiteSession):
+            patches.enter_context(patch.object(kind, "ask", counting(kind.ask)))
         yield seen
-    finally:
-        Connection.ask = ask

@@ -30,9 +30,9 @@ def test_a_session_that_has_to_be_opened_is_not_counted(store):
 
 
 def test_a_wait_for_others_who_write_is_not_counted(store, sqlite, monkeypatch):
-    attempts, run = [], Connection.run
+    attempts, ask = [], Connection.ask
     monkeypatch.setattr(
-        Connection, "run", lambda *arguments: (attempts.append(arguments), run(*arguments))[1]
+        Connection, "ask", lambda *arguments: (attempts.append(arguments), ask(*arguments))[1]
     )
 
     def read():

@@ -211,16 +211,16 @@ def fork_inside_of_sqlite(name):
     config.set(0)
 
     def write():
-        run = SQLiteSession.run
+        ask = SQLiteSession.ask
 
-        def stop(session, statement, limit):
-            result = run(session, statement, limit)
+        def stop(session, statement):
+            result = ask(session, statement)
             if statement.sql.startswith("UPDATE"):
                 inside.set()
                 assert go_on.wait(60)
             return result
 
-        SQLiteSession.run = stop
+        SQLiteSession.ask = stop
         config.set(1)
 
     writing = threading.Thread(target=write)

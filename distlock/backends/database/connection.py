@@ -1,14 +1,15 @@
 """One session with a database: runs a statement within a time limit.
 
-What other modules build on (everything else in this package goes through it):
+The base of other modules (everything else in this package goes through it):
 
 - :meth:`distlock.backends.database.pool.Pool.run` runs a statement on a shared session, and
   :meth:`Pool.work` several. They try again what may be tried again, and raise nothing but a
   :class:`~.errors.StatementFailed`.
 - :meth:`Pool.open` opens a session of one's own, with ``blocking=True`` for one that may wait in
   the server for as long as it likes.
-- :meth:`DatabaseSession.run` runs one statement, or several in one packet; ``limit`` is in
-  seconds, None for none. :meth:`DatabaseSession.ask` takes the time for which the session was lent.
+- :meth:`DatabaseSession.ask` runs one statement, or several in one packet, in the time for which
+  the session was lent. :meth:`DatabaseSession.run` sets that time itself: ``limit`` is in seconds,
+  None for none.
 - A statement that another session cancels in the server raises
   :class:`~.errors.StatementCancelled`.
 - ``hang_up()`` ends the statement that another thread is running here, from this side:
@@ -41,7 +42,7 @@ from distlock.backends.database.statements import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 
 #: shuts the socket of a connection down, from another thread
 HangUp = Callable[[], object]
@@ -184,10 +185,11 @@ class Connection:
         self.usable = True
         #: a pooler may give every packet to another session of the server
         self.pooled = False
-        #: how its engine is spoken to; whoever lends it sets this
+        #: the dialect of its engine; the lender sets this
         self.dialect: Dialect
-        #: the time by clock() by which ask() has to be answered; whoever lends it sets this
-        self.until = 0.0
+        #: the time by clock() by which ask() has to be answered, None for no limit; the lender sets
+        #: this
+        self.until: float | None = 0.0
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
         self._raw = raw
@@ -195,16 +197,21 @@ class Connection:
         #: hears what PostgreSQL tells beside its answers
         self.notices = Notices()
 
-    def ask(self, statement: Statement) -> Result:
-        """Run a statement in the time for which this was lent. Raises a StatementFailed."""
-        return self.run(statement, max(self.until - clock(), SHORTEST_LIMIT))
-
     def run(self, statement: Statement, limit: float | None) -> Result:
-        """Run a statement, or all of one packet. Raises a StatementFailed.
+        """See ask(). ``limit`` is the seconds that the server gets for the answer, None: no limit.
 
-        ``limit`` is the seconds that the server gets for the answer. Of several results returns the
-        last one that has rows, or else the first.
+        Only the borrower of the connection may call it.
         """
+        self.until = None if limit is None else clock() + limit
+        return self.ask(statement)
+
+    def ask(self, statement: Statement) -> Result:
+        """Run a statement, or all of one packet, in the time for which this was lent.
+
+        Of several results returns the last one that has rows, or else the first. Raises a
+        StatementFailed.
+        """
+        limit = None if self.until is None else max(self.until - clock(), SHORTEST_LIMIT)
         before = self.before
         if self._renames_tables:
             sql = with_tables_renamed(statement.sql, self.wrapper.vendor)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 #: A statement is worth it to be prepared when a session sends it for this time.
 _OFTEN = 3
-#: Statements that a session keeps prepared, at the most; and texts that it counts.
+#: Statements that a session keeps prepared, at most; and texts that it counts.
 _MOST_PREPARED, _MOST_COUNTED = 60, 1000
 #: Seconds that have to be left for preparing a statement on MariaDB: a round trip of its own.
 _TIME_TO_PREPARE = 1.0
@@ -48,21 +48,18 @@ def raw_connection_for(wrapper: Any, hang_up: HangUp | None) -> RawConnection:
         if driver == "psycopg" and connection.info.encoding == "utf-8":
             return PsycopgConnection(connection)
         if driver == "MySQLdb" and hasattr(connection, "send_query"):  # PyMySQL in its name
-            ends_by_itself = "read_timeout" in wrapper.settings_dict["OPTIONS"]
-            return MySQLConnection(
-                connection,
-                None if ends_by_itself else hang_up,
-                prepares=wrapper.mysql_is_mariadb,
-            )
+            if "read_timeout" in wrapper.settings_dict["OPTIONS"] or hang_up is None:
+                return MySQLConnection(connection, prepares=wrapper.mysql_is_mariadb)
+            return WaitingMySQLConnection(connection, hang_up)
         if wrapper.vendor == "sqlite":
             return SQLiteConnection(connection)
     return CursorConnection(wrapper, hang_up)
 
 
 class Prepared(dict[str, T]):
-    """What a session has prepared, by text, and how often it has sent other texts.
+    """The prepared statements of a session, by text, and how often it has sent other texts.
 
-    What is prepared keeps memory in the server, and most texts are sent once in a while.
+    Prepared statements keep memory in the server, and most texts are sent once in a while.
     """
 
     def __init__(self) -> None:
@@ -108,45 +105,28 @@ def wait(socket: select.poll, until: float | None) -> None:
 class MySQLConnection(RawConnection):
     """mysqlclient, https://mysqlclient.readthedocs.io/user_guide.html#mysql-c-api-translation.
 
-    An answer that stalls halfway is ended by the driver's own ``read_timeout``. A connection in
-    which one waits in the server has none, and needs a timer instead.
+    An answer that stalls halfway is ended by the driver's own ``read_timeout``.
     """
 
-    def __init__(self, connection: Any, hang_up: HangUp | None, *, prepares: bool) -> None:
-        """``hang_up`` shuts the socket down; None if the connection has a ``read_timeout``.
-
-        ``prepares``: statements that are sent often may be prepared.
-        """
+    def __init__(self, connection: Any, *, prepares: bool) -> None:
+        """``prepares``: statements that are sent often may be prepared."""
         self._connection = connection
         self._escape = connection.string_literal
         self._socket = poll_of(connection.fileno())
-        self._hang_up = hang_up
-        self._prepares = prepares and hang_up is None
+        self._prepares = prepares
         #: what executes a text with the same parameters
         self._prepared = Prepared[str]()
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
-        if limit is None or self._hang_up is not None:
-            text = self._text(statement.sql, statement.params)
-            with hung_up_after(limit, self._hang_up):
-                return self._ask(text, None)
-        until = clock() + limit
-        sql, params = statement.sql, statement.params
-        if statement.prepare and self._prepares:
-            execute = self._prepared.get(sql)
-            if execute is None and limit >= _TIME_TO_PREPARE:
-                execute = self._prepare(sql, until)
-            sql = execute or sql
-        return self._ask(self._text(sql, params), until)
-
-    def _ask(self, text: bytes, until: float | None) -> list[Result]:
-        """Return the results of a text; without ``until``, the driver waits for the answer."""
-        connection = self._connection
-        if until is None:
-            connection.query(text)
+        connection, sql = self._connection, statement.sql
+        if limit is None:  # the driver itself waits for the answer
+            connection.query(self._text(sql, statement.params))
         else:
-            connection.send_query(text)
+            until = clock() + limit
+            if statement.prepare and self._prepares:
+                sql = self._prepared.get(sql) or self._prepare(sql, limit) or sql
+            connection.send_query(self._text(sql, statement.params))
             wait(self._socket, until)
             connection.read_query_result()
         results = []
@@ -158,18 +138,18 @@ class MySQLConnection(RawConnection):
             if connection.next_result():
                 return results
 
-    def _prepare(self, sql: str, until: float) -> str | None:
+    def _prepare(self, sql: str, limit: float) -> str | None:
         """Return what executes a text, once it is prepared; None if the text is to be sent."""
         # Of several statements at once none can be prepared.
-        if "; " in sql or not self._prepared.is_due(sql):
+        if limit < _TIME_TO_PREPARE or "; " in sql or not self._prepared.is_due(sql):
             return None
         marks = _Marks()
-        text = (sql % marks).encode()
-        name = name_of(text)
+        text = sql % marks
+        name = name_of(text.encode())
         try:
-            self._ask(b"PREPARE %b FROM %b" % (name.encode(), self._escape(text)), until)
+            self.execute(Statement(f"PREPARE {name} FROM %s", (text,)), limit)
         except self._connection.Error:
-            # The server may have too many. Whatever it is, nothing has been carried out.
+            # The server may have too many. In any case nothing has been carried out.
             self._prepares = False
             return None
         using = f" USING {marks}" if marks.names else ""
@@ -194,6 +174,20 @@ class MySQLConnection(RawConnection):
             else:
                 literals[name] = literal(value).decode()
         return (sql % literals).encode()
+
+
+class WaitingMySQLConnection(MySQLConnection):
+    """A connection in which one waits in the server: a timer in place of a ``read_timeout``."""
+
+    def __init__(self, connection: Any, hang_up: HangUp) -> None:
+        """``hang_up`` shuts the socket down."""
+        super().__init__(connection, prepares=False)
+        self._hang_up = hang_up
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        with hung_up_after(limit, self._hang_up):
+            return super().execute(statement, None)
 
 
 class _Marks:
@@ -255,7 +249,7 @@ class PsycopgConnection(RawConnection):
         for result in self._answers(until):
             if result.status not in self._good:
                 error = self._error(result)
-                # What the library says of a connection that broke has no code from the server.
+                # The library's error for a broken connection has no code from the server.
                 broken = self._pgconn.status == self._broken
                 raise self._lost(str(error)) if broken else error
             rows = []
@@ -334,7 +328,7 @@ class _Numbers(dict[str, str]):
 
 
 class SQLiteConnection(RawConnection):
-    """Python's own driver. Django's cursor would convert each text anew."""
+    """Python's own driver. Django's cursor would convert each text again."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -43,7 +43,7 @@ Waiters = dict[str, tuple[Waiting, ...]] | None
 
 
 class Queries:
-    """The locks of a backend. Who waits is asked in one statement for all of them."""
+    """The locks of a backend. One statement asks for the waiters of all of them."""
 
     def __init__(self, runner: StatementRunner, waits: WaitManager | None, using: str) -> None:
         """``waits`` is where its processes wait in the engine's own queue, if they do."""
@@ -109,7 +109,7 @@ class Queries:
     def page(self, query: LockQuery, deadline: float | None) -> Page:
         """See BaseBackend.page().
 
-        Two statements read the table once each at the most: 100,000 rows take MariaDB a tenth of a
+        Two statements read the table once each at most: 100,000 rows take MariaDB a tenth of a
         second for each. A third one reads all names if a waiter is searched for.
         """
 
@@ -207,6 +207,35 @@ def _order_sql(lock: str, query: LockQuery) -> tuple[str, str]:
     return ("1 = 1" if query.start is None else condition), order
 
 
+def _wanted_sql(
+    dialect: Dialect, query: LockQuery, awaited: Sequence[str], expired: str, expiring: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the condition that a row matches the query, and its parameters.
+
+    ``expired`` and ``expiring`` are the conditions of these two statuses.
+    """
+    conditions = ["1 = 1"]
+    params: dict[str, Any] = {}
+    if query.search:
+        condition, params = _search_sql(dialect, query.search, awaited)
+        conditions.append(condition)
+    if query.status is not None:
+        statuses = {
+            DisplayStatus.HELD: f"(NOT {expired} AND NOT {expiring})",
+            DisplayStatus.EXPIRING: expiring,
+            DisplayStatus.EXPIRED: expired,
+            DisplayStatus.SUSPENDED: "1 = 0",  # no row says so
+        }
+        conditions.append(statuses[query.status])
+    if query.host:
+        conditions.append("host = %(host)s")
+        params["host"] = query.host
+    if query.held_for:
+        conditions.append(f"acquired_at <= {dialect.EARLIER.format('%(held_for)s')}")
+        params["held_for"] = dialect.duration(query.held_for)
+    return " AND ".join(conditions), params
+
+
 def _page_sql(
     dialect: Dialect, query: LockQuery, awaited: Sequence[str] = ()
 ) -> tuple[Statement, Statement]:
@@ -223,33 +252,9 @@ def _page_sql(
     soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART}e0 ELSE {SOON_SECONDS}e0 END"
     expiring = f"(NOT {expired} AND {dialect.ends_within(soon)} AND NOT ({reserved}))"
 
-    conditions = ["1 = 1"]
-    searched: dict[str, Any] = {}
-    if query.search:
-        condition, searched = _search_sql(dialect, query.search, awaited)
-        conditions.append(condition)
-    if query.status is not None:
-        statuses = {
-            DisplayStatus.HELD: f"(NOT {expired} AND NOT {expiring})",
-            DisplayStatus.EXPIRING: expiring,
-            DisplayStatus.EXPIRED: expired,
-            DisplayStatus.SUSPENDED: "1 = 0",  # no row says so
-        }
-        conditions.append(statuses[query.status])
-    if query.host:
-        conditions.append("host = %(host)s")
-    if query.held_for:
-        conditions.append(f"acquired_at <= {dialect.EARLIER.format('%(held_for)s')}")
-    wanted = " AND ".join(conditions)
-
+    wanted, params = _wanted_sql(dialect, query, awaited, expired, expiring)
     start = query.start or Cursor()
-    params = {
-        **searched,
-        "host": query.host,
-        "held_for": dialect.duration(query.held_for),
-        "name": start.name,
-        "since": dialect.to_db(start.since),
-    }
+    params |= {"name": start.name, "since": dialect.to_db(start.since)}
     from_start, order = _order_sql(dialect.LOCK, query)
     whole = dialect.WHOLE if query.search else ""
     page = (

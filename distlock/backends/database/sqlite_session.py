@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from distlock.backends.database.connection import (
+    SHORTEST_LIMIT,
     Connection,
     CursorConnection,
     DatabaseSession,
@@ -28,8 +29,7 @@ from distlock.backends.open_transactions import (
     connection_of_test_case,
 )
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.threads import start
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim
@@ -91,7 +91,7 @@ gate = ForkGate()
 class CallerConnection(Connection):
     """Runs statements on the caller's own connection.
 
-    While others write it waits as the caller has set it to, but for ``limit`` seconds at the most.
+    While others write it waits as the caller has set it to, but no longer than it was lent for.
     """
 
     of_caller: ClassVar[bool] = True
@@ -100,18 +100,18 @@ class CallerConnection(Connection):
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         super().__init__(wrapper, CursorConnection(wrapper))
 
-    def run(self, statement: Statement, limit: float | None) -> Result:
-        """See Connection.run()."""
-        with _busy_timeout(self.wrapper.connection, limit):
+    def ask(self, statement: Statement) -> Result:
+        """See Connection.ask()."""
+        with _busy_timeout(self.wrapper.connection, self.until):
             # A shared cache (the in-memory test database) refuses at once instead of waiting.
-            return _retried(super().run, statement, limit, TableLocked)
+            return _retried(super().ask, statement, self.until, TableLocked)
 
 
 @contextlib.contextmanager
-def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
-    """Let SQLite wait for other writers for this many seconds at most."""
+def _busy_timeout(connection: Any, until: float | None) -> Iterator[None]:
+    """Let SQLite wait for other writers until a time by clock() at most."""
     ((own,),) = connection.execute("PRAGMA busy_timeout")
-    most = own if limit is None else math.ceil(limit * 1000)
+    most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
     if most >= own:
         yield
         return
@@ -123,16 +123,16 @@ def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
 
 
 class SQLiteSession(DatabaseSession):
-    """A session of our own. ``limit`` is for the wait while others write."""
+    """A session of our own. The time it was lent for is for the wait while others write."""
 
-    def run(self, statement: Statement, limit: float | None) -> Result:
-        """See Connection.run()."""
+    def ask(self, statement: Statement) -> Result:
+        """See Connection.ask()."""
         # The library could wait by itself, but the process could not fork meanwhile.
-        return _retried(self._run, statement, limit, FileLocked)
+        return _retried(self._ask_once, statement, self.until, FileLocked)
 
-    def _run(self, statement: Statement, limit: float | None) -> Result:
+    def _ask_once(self, statement: Statement) -> Result:
         with gate.closed:
-            return super().run(statement, limit)
+            return super().ask(statement)
 
     def close(self) -> None:
         """See DatabaseSession.close()."""
@@ -160,13 +160,13 @@ def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> Data
     """Return what ``opened()`` returns, which connects the wrapper."""
     if wrapper.settings_dict["NAME"] == ":memory:":
         raise ImproperlyConfigured(
-            f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
-            " nobody would see the locks of others. Use a file, or for the threads of one"
+            f"DATABASES[{wrapper.alias!r}] is ':memory:', and every connection has its own: none"
+            f" would see the locks of others. Use a file, or for the threads of one"
             " process 'file:locks?mode=memory&cache=shared'."
         )
     if gate.broken:
         raise NoSession(
-            "another thread was writing to SQLite when this process was forked; start it anew"
+            "another thread was writing to SQLite when this process was forked; start it again"
         )
     try:
         with gate.closed:
@@ -223,17 +223,17 @@ _IN_CALLERS = (
 
 
 def _retried(
-    run: Callable[[Statement, float | None], Result],
+    ask: Callable[[Statement], Result],
     statement: Statement,
-    limit: float | None,
+    until: float | None,
     locked: type[StatementFailed],
 ) -> Result:
     """Run a statement again for as long as the database is ``locked``, and there is time."""
-    deadline = None if limit is None else clock() + limit
+    deadline = None if until is None else max(until, clock() + SHORTEST_LIMIT)
     pauses = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
-            return run(statement, limit)
+            return ask(statement)
         except locked:
             if deadline is not None and clock() >= deadline:
                 raise
@@ -283,7 +283,7 @@ class CallerTransaction:
     def connection(self, nonce: str | None = None) -> CallerConnection | None:
         """Return a connection whose open transaction locks us out, to be used in place of our own.
 
-        That of the caller, or the one in which the hold ``nonce`` was acquired, or a test case's.
+        The caller's, or the one in which the hold ``nonce`` was acquired, or a test case's.
         """
         connection = connections[self.database]
         if connection.connection is not None and connection.connection.in_transaction:

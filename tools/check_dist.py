@@ -1,10 +1,18 @@
-"""Check that a wheel has all of the package, nothing else, and works where it is installed."""
+"""Check a wheel and a source distribution: check_dist.py WHEEL SDIST.
+
+The wheel has all of the package, nothing else, and works where it is installed. The source
+distribution has the documentation and the tests. What a package index shows has no link that is
+dead there, with the addresses in pyproject.toml as without them.
+"""
 
 from __future__ import annotations
 
 import email
+import json
+import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
@@ -19,6 +27,16 @@ INDISPENSABLE = (
     "distlock/static/distlock/admin.css",
     "distlock/templates/admin/distlock/heldlock/list.html",
 )
+
+#: What somebody who has only the source distribution reads and runs.
+TRAVELS = ("docs/locks.md", "Makefile", "tests/conftest.py", "tests/README.md", "tools/lock")
+
+#: A link or a picture that leads nowhere but in the repository.
+RELATIVE = re.compile(r"""\]\((?!https://)[^)]*\)|src(?:set)?="(?!https://)[^"]*\"""")
+ADDRESSES = {
+    "repository": "https://example.org/owner/name",
+    "documentation": "https://example.org/docs",
+}
 
 SMOKE = """
 import django
@@ -96,6 +114,32 @@ def problems(wheel: Path) -> list[str]:
         found.append(f"licence: {metadata['License-Expression']}")
     if not any(name.endswith("/licenses/LICENSE") for name in names):
         found.append("missing: LICENSE")
+    found += [f"a dead link: {link}" for link in RELATIVE.findall(str(metadata.get_payload()))]
+    return found
+
+
+def problems_of_sources(sdist: Path) -> list[str]:
+    """Also build the metadata from it with the addresses that the project does not have yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(folder, filter="data")
+        (root,) = Path(folder).iterdir()
+        found = [f"missing: {name}" for name in TRAVELS if not (root / name).is_file()]
+        pyproject = root / "pyproject.toml"
+        settings = pyproject.read_text()
+        for name, address in ADDRESSES.items():
+            settings = re.sub(rf'(?m)^{name} = ".*"$', f'{name} = "{address}"', settings)
+        pyproject.write_text(settings)
+        run = [sys.executable, "-m", "hatchling", "metadata"]
+        metadata = json.loads(subprocess.check_output(run, cwd=root))
+    text = metadata["readme"]["text"]
+    found += [f"a dead link with addresses: {link}" for link in RELATIVE.findall(text)]
+    wanted = len(RELATIVE.findall((ROOT / "README.md").read_text()))
+    absolute = text.count(f"{ADDRESSES['repository']}/")
+    if absolute < wanted:
+        found.append(f"with addresses {absolute} of {wanted} links lead into the repository")
+    if metadata["urls"].get("Documentation") != ADDRESSES["documentation"]:
+        found.append(f"links of the project: {metadata['urls']}")
     return found
 
 
@@ -114,9 +158,10 @@ def run_installed(wheel: Path) -> None:
 
 
 def main() -> None:
-    wheel = Path(sys.argv[1])
-    if found := problems(wheel):
-        sys.exit("\n".join([f"{wheel.name} is not right:", *found]))
+    wheel, sdist = map(Path, sys.argv[1:])
+    for path, found in ((wheel, problems(wheel)), (sdist, problems_of_sources(sdist))):
+        if found:
+            sys.exit("\n".join([f"{path.name} is not right:", *found]))
     run_installed(wheel)
     print(f"{wheel.name}: {len(source_files())} files, installs and locks.")
 
