@@ -74,6 +74,12 @@ def forked(function, *args, way="os.fork"):
     return begin_forked(function, *args, way=way)()
 
 
+def describe(status):
+    """Return how a process ended, of what waitpid() says."""
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
 def begin_forked(function, *args, way="os.fork"):
     """See forked(); return what waits for the child, which runs meanwhile."""
     reading, writing = os.pipe()
@@ -95,8 +101,8 @@ def begin_forked(function, *args, way="os.fork"):
     def wait():
         with open(reading, "rb") as pipe:
             answer = pipe.read()
-        os.waitpid(pid, 0)
-        assert answer, "the forked child hung or died"
+        _, status = os.waitpid(pid, 0)
+        assert answer, f"the forked child hung (SIGALRM) or died: {describe(status)}"
         succeeded, result = pickle.loads(answer)
         assert succeeded, result
         return result

@@ -146,7 +146,7 @@ def test_a_request_that_goes_on_in_parent_and_child_is_granted_to_one(
     def fork_here(*_):
         codes.append(WAYS[way]())
         if os.getpid() != parent:
-            threading.Timer(15, os._exit, [9]).start()
+            threading.Timer(40, os._exit, [9]).start()
         else:
             threading.Thread(target=backend.release, args=(first,)).start()
 
@@ -155,7 +155,7 @@ def test_a_request_that_goes_on_in_parent_and_child_is_granted_to_one(
     threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGUSR1]).start()
     code = 1
     try:
-        got = lock.acquire(timeout=4)
+        got = lock.acquire(timeout=15)
     except LockError:
         code = 0
     finally:
