@@ -23,7 +23,7 @@ help:
 	@echo "make test       lint, types, migrations, and the tests, each on Python $(BASE) or $(NEWEST)"
 	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
 	@echo "make test-slow  the tests that take long, and those of make test on the other Python"
-	@echo "make lint       lint, format, types, migrations, workflows"
+	@echo "make lint       lint, format, types, prose, migrations, workflows"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
 	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"

@@ -87,7 +87,7 @@ class Lock(BaseLock):
           even if its thread hangs: then it is lost, for ``on_lost``, the signal and check(), and
           after that it is freed. The code in the thread goes on, unless it checks the lock.
           Entering again changes nothing; it raises LockError where it is to end the hold earlier.
-        - ``renew``: False: the lease expires, for holds that no process watches over.
+        - ``renew``: whether the lease is renewed; with False the hold expires with it.
         - ``reentrant``: False refuses a thread or task that holds the lock already, as
           ``threading.Lock`` does: acquire() returns False if it does not wait, and raises
           LockDeadlock at once if it would wait, with or without a ``timeout``. It does not go

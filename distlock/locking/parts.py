@@ -22,7 +22,7 @@ logger = logging.getLogger("distlock")
 
 T = TypeVar("T")
 
-#: So often who is interrupted, or cancelled, while leaving begins again.
+#: How often leaving begins again after an interrupt, or a cancellation.
 _TRIES = 5
 
 

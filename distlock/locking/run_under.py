@@ -165,7 +165,7 @@ class BodyInterrupter:
             return
         self.loss = BodyEnded(
             f"{lease.claim.kind} {lease.name!r} (token {lease.token}) was lost while the work"
-            f" under it was running"
+            " under it was running"
         )
         self.raise_in_body(self.loss)
 
