@@ -17,19 +17,21 @@ BETWEEN := 3.12
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all test-slow lint demo show bench screenshots build clean packages
+.PHONY: help test test-all test-slow lint demo show bench screenshots docs build lock clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests, each on Python $(BASE) or $(NEWEST)"
 	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
 	@echo "make test-slow  the tests that take long, and those of make test on the other Python"
-	@echo "make lint       lint, format, types, migrations"
+	@echo "make lint       lint, format, types, migrations, workflows"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
 	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"
 	@echo "make bench      measure, side by side: peers on ZooKeeper and on etcd, bare statements, queues, 2 and 32 processes, the admin's pages"
 	@echo "make screenshots  take the pictures of the admin in docs/"
-	@echo "make build      build the wheel and check what is in it"
+	@echo "make docs       build the site of the documentation in build/docs/"
+	@echo "make build      build the wheel and the source distribution and check what is in them"
+	@echo "make lock       write the requirements files from the dependency groups in pyproject.toml; ARGS=--upgrade for newer versions"
 	@echo "make clean      remove what these have made"
 	@echo "ARGS=\"...\"      arguments for pytest: what it finds with them, on both Pythons"
 
@@ -58,7 +60,9 @@ lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .
 	$(call bin,$(BASE))/ruff format --check .
 	$(call bin,$(BASE))/mypy
+	$(call bin,$(BASE))/python tools/prose.py
 	$(call bin,$(BASE))/python manage.py makemigrations --check --dry-run
+	$(call bin,$(BASE))/zizmor --offline --quiet .github
 
 packages:
 	@tools/packages $(BASE) $(NEWEST)
@@ -95,10 +99,22 @@ bench: packages .envs/bench/.ready
 screenshots: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/python -m tools.screenshots
 
+# A warning, as of a link that leads nowhere, is an error.
+docs: .envs/docs/.ready
+	rm -rf build/docs
+	.envs/docs/bin/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@echo "Open build/docs/index.html"
+
 build: .envs/build/.ready
 	rm -rf build dist
-	.envs/build/bin/python -m pip wheel -q --no-deps --wheel-dir dist .
-	.envs/build/bin/python tools/check_wheel.py dist/*.whl
+	.envs/build/bin/python -m build --quiet --outdir dist .
+	.envs/build/bin/python -m twine check --strict dist/*
+	.envs/build/bin/check-wheel-contents dist/*.whl
+	.envs/build/bin/pyroma --quiet --min 10 --skip-tests AuthorEmail,Url dist/*.tar.gz  # there are no addresses yet
+	.envs/build/bin/python tools/check_dist.py dist/*.whl dist/*.tar.gz
+
+lock: .envs/build/.ready
+	tools/lock .envs/build/bin/uv $(ARGS)
 
 clean:
 	rm -rf .envs build dist .mypy_cache .pytest_cache .ruff_cache
@@ -109,8 +125,11 @@ clean:
 .envs/bench/.ready: requirements.txt benchmarks/requirements.txt tools/environment | packages
 	@tools/environment .envs/bench "$(BASE) $(NEWEST)" -r requirements.txt -r benchmarks/requirements.txt
 
-.envs/build/.ready: requirements.txt tools/environment
-	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging
+.envs/docs/.ready: docs/requirements.txt tools/environment
+	@tools/environment .envs/docs $(NEWEST) -r docs/requirements.txt
+
+.envs/build/.ready: tools/requirements.txt tools/environment
+	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -r tools/requirements.txt
 
 .envs/pyright/.ready: tools/package.json | packages
 	rm -rf .envs/pyright

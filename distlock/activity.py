@@ -1,4 +1,4 @@
-"""What the code that takes a lock is doing: each activity of a thread is an owner of its own.
+"""The activity of the code that takes a lock: each activity of a thread is an owner of its own.
 
 It also describes a hold that was given no description. In a request that Django handles this is the
 method and the path; no middleware is needed. Elsewhere it is what :func:`activity` says.
@@ -66,7 +66,7 @@ def activity(text: str) -> Iterator[None]:
 
     In a thread the ``with`` block is an owner of its own: a lock that is acquired inside and not
     released there is not left to the next piece of work. This is logged as an error, and the lock
-    is free when its lease ends. What the code around the block holds can be entered inside.
+    is free when its lease ends. The block may enter the locks that the code around it holds.
 
     ``text`` describes all locks taken there without a description. It is cut to the length of a
     description, and what does not print in it is escaped; an empty one keeps the outer activity,
@@ -74,7 +74,7 @@ def activity(text: str) -> Iterator[None]:
 
     Requests that Django handles, Celery's tasks, jobs of executors (``concurrent.futures``,
     ``sync_to_async()``) and of ``multiprocessing.pool.ThreadPool``, and ``LockedCommand`` need no
-    mark.
+    mark. Raises TypeError if ``text`` is no text.
     """
     if not isinstance(text, str):
         raise TypeError(f"an activity is described by a str, not {text!r}")

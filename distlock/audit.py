@@ -1,6 +1,6 @@
 """The audit log: what people did to locks and to the coordination family, who, when and why.
 
-It is a table of the Django database, whichever backend a lock is in. Writing it is best effort: an
+It is a table of the Django database, for the locks of all backends. Writing it is best effort: an
 operation on ZooKeeper or etcd is done also while that database is down, and the log says so.
 """
 
@@ -87,6 +87,10 @@ def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> N
 def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
     """Return the latest entries about a name, newest first: at, who, action, text.
 
+    - ``using``: the alias of the backend.
+    - ``kind``, ``name``: what they are about.
+    - ``limit``: how many at most.
+
     There are none if they cannot be read, and in a coroutine, which must not wait for a database.
     """
 
@@ -132,9 +136,9 @@ def system_user() -> str:
 def _transaction_around(using: str, kind: Kind) -> Any:
     """Return the connection in whose open transaction an entry would be undone, None if none is.
 
-    On SQLite only that transaction can write the entry before it ends. What the entry tells of is
-    undone by a rollback, too, if it is a change of a lock in the same database, and nothing else
-    is. The transaction around a test case never ends.
+    On SQLite only that transaction can write the entry before it ends. A rollback also undoes the
+    recorded operation if that changed a lock in the same database, and no other one. The
+    transaction around a test case never ends.
     """
     try:
         database = router.db_for_write(apps.get_model("distlock", "AuditEntry"))
@@ -177,7 +181,7 @@ def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
             # It may answer yet; but this process may end before.
             text = "the audit log, in the database %r, has not answered in time%s"
             thread_logger.warning(text, database, what)
-    except Exception as error:  # Django may not be set up, or no more threads can be had
+    except Exception as error:  # Django may not be set up, or no more threads can be started
         thread_logger.warning("the audit log could not be asked: %s%s", error, what)
     return default
 

@@ -16,8 +16,8 @@ from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.exceptions import NotSupported
-from distlock.types.arguments import checked_name
 from distlock.types.owners import host_problem
+from distlock.types.values import checked_name
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -44,7 +44,7 @@ _AUDIT_DAYS, _MOST_DAYS = 90, 100 * 366
 
 
 class _HandlerState:
-    """What a handler has in one process."""
+    """The state of a handler in one process."""
 
     def __init__(self) -> None:
         self.making = threading.RLock()
@@ -61,7 +61,7 @@ class BackendHandler:
     """
 
     def __init__(self) -> None:
-        #: those of the parent of a fork are the child's, too, and begin anew there
+        #: those of the parent of a fork are the child's, too, and begin again there
         self._backends: dict[str, BaseBackend] = {}
         self._state = fork.PerProcess(_HandlerState)
 
@@ -116,7 +116,7 @@ class BackendHandler:
             return list(self._backends.values())
 
     def close_all(self) -> None:
-        """Close the backends that have been made; the next use makes them anew."""
+        """Close the backends that have been made; the next use makes them again."""
         refuse_reentry(2)
         self._close_all()
 
@@ -161,7 +161,8 @@ class BackendHandler:
                 f"DISTLOCK[{alias!r}]: cannot import BACKEND {path!r}: {error}"
             ) from error
         if not (isinstance(backend_class, type) and issubclass(backend_class, BaseBackend)):
-            raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: BACKEND {path!r} is no lock backend.")
+            problem = f"BACKEND {path!r} is not a lock backend"
+            raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: {problem}.")
         return backend_class
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a lock, each failure under a name of its own."""
+"""The errors of locks, each failure with a class of its own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LockUnavailable(LockError):
 class NotPermitted(LockUnavailable):
     """The backend refuses this client: its user lacks a right, or its credentials are wrong.
 
-    To try again does not help before somebody has changed that. Who waits is told at once.
+    Trying again does not help before somebody has changed that. It is raised in waiters at once.
     """
 
 

@@ -101,7 +101,7 @@ def call_backends(
         try:
             timed = functools.partial(_timed, call, backend, began, timeout, heard)
             jobs.append((answer, backend, _threads()(alias).submit(timed)))
-        except RuntimeError as error:  # no more threads can be had
+        except RuntimeError as error:  # no more threads can be started
             answer.problem = one_line(error)
     for answer, backend, job in jobs:
         short = not wait_for_silent and clock() < _silent_until.get(backend, 0.0)
@@ -123,8 +123,8 @@ def call_backends(
 def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, BackendAnswer[bool]]:
     """Ask backends, all at once, for what they know of a lock; return their answers by alias.
 
-    Nothing is taken or written. ``timeout`` is the seconds that each one gets, 2 by default. What
-    is wrong is the ``problem`` of an answer, which is empty otherwise; no error is raised.
+    Nothing is taken or written. ``timeout`` is the seconds that each one gets, 2 by default. An
+    error is the ``problem`` of an answer, which is empty otherwise; none is raised.
     """
 
     def ask(backend: BaseBackend, deadline: float) -> bool:

@@ -18,7 +18,7 @@ from django.db.models.sql.where import ExtraWhere
 from django.utils.translation import gettext_lazy as _
 
 from distlock.exceptions import StaleToken
-from distlock.types.arguments import checked_token
+from distlock.types.values import checked_token
 
 M = TypeVar("M", bound=models.Model)
 
@@ -64,11 +64,14 @@ class FencedQuerySet(models.QuerySet[M]):
             fenced = _fence_field(self.model).model
             if fenced is self.model._meta.concrete_model and _looks_only_at_its_rows(self.query):
                 return _write(self, token, values)
-            # The fence may be in a parent's table. Who has written it may write the other columns.
-            return sum(
-                self._write_both(fenced, pks, parents, token, values)
-                for pks, parents in self._chosen(fenced)
-            )
+            # The fence may be in a parent's table. A caller that has written it may write the other
+            # columns.
+            count = 0
+            for pks, parents in self._chosen(fenced):
+                count += _write(_rows(fenced, self.db, parents), token, {})
+                if values:
+                    _rows(self.model, self.db, pks).update(**values)
+            return count
 
     fenced_update.alters_data = True  # type: ignore[attr-defined]
 
@@ -77,20 +80,6 @@ class FencedQuerySet(models.QuerySet[M]):
         return await sync_to_async(self.fenced_update)(token, **values)
 
     afenced_update.alters_data = True  # type: ignore[attr-defined]
-
-    def _write_both(
-        self,
-        fenced: type[models.Model],
-        pks: list[Any],
-        parents: list[Any],
-        token: int,
-        values: dict[str, Any],
-    ) -> int:
-        """Write the rows that have the fences, and then, without a look at these, the others."""
-        count = _write(_rows(fenced, self.db, parents), token, {})
-        if values:
-            _rows(self.model, self.db, pks).update(**values)
-        return count
 
     def _chosen(self, fenced: type[models.Model]) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield the primary keys of the rows, and of the rows with their fences, in batches.

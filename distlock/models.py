@@ -1,22 +1,75 @@
-"""The tables in which the database backend keeps its locks, and the records of recipes."""
+"""The tables in which the database backend keeps its locks, and the records of recipes.
+
+Their fields are those that databases compare exactly, and their defaults part of the statement.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.translation import gettext_lazy as _
 
-from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.registry import ENTRIES, Entry
-from distlock.types.arguments import MAX_NAME, MAX_OWNER
 from distlock.types.lease import MAX_DESCRIPTION
-from distlock.types.values import escaped
+from distlock.types.values import MAX_NAME, MAX_OWNER, escaped
 
 if not apps.is_installed("distlock"):
     raise ImproperlyConfigured(
         "distlock is not in INSTALLED_APPS. Add 'distlock' there, then run `manage.py migrate`."
     )
+
+#: By vendor, a collation that compares code points, so that no two characters are equal.
+_EXACT = {"mysql": "utf8mb4_bin", "postgresql": "C"}
+
+
+class _Exact:
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+        parameters = dict(super().db_parameters(connection))  # type: ignore[misc]
+        if collation := _EXACT.get(connection.vendor):
+            parameters["collation"] = collation
+        return parameters
+
+
+class ExactCharField(_Exact, models.CharField):  # type: ignore[type-arg]
+    """Text that databases store whole, compare exactly and sort by code point.
+
+    For MySQL's default collations ``Lock`` and ``lock`` are equal, and so are ``e`` and ``é``. A
+    table whose character set is not utf8mb4 cannot store every name.
+    """
+
+
+class NoPadCharField(ExactCharField):
+    """An ExactCharField in which spaces at the end count, too.
+
+    For the usual collations of MariaDB and MySQL a text that ends with spaces equals one without:
+    https://dev.mysql.com/doc/refman/8.4/en/charset-binary-collations.html
+    """
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+            parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+        return parameters
+
+
+class ExactTextField(_Exact, models.TextField):  # type: ignore[type-arg]
+    """See ExactCharField, for text without a limit: a table's character set must lose nothing."""
+
+
+class Literal(models.Value):
+    """A default that is written out in the statement which makes the table.
+
+    If that statement had parameters, Django would add the constraints with the next statement. A
+    table without its unique key, even for a moment, grants a lock to everybody.
+    """
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:
+        return str(connection.schema_editor().quote_value(self.value)), ()
 
 
 class DatabaseLock(models.Model):
@@ -62,7 +115,7 @@ class DatabaseLock(models.Model):
 
 
 class HeldLock(DatabaseLock):
-    """What the admin lists as held locks, whichever backend they are in: it has no rows of its own.
+    """The held locks of all backends, as the admin lists them: it has no rows of its own.
 
     The permission to see them is that of DatabaseLock.
     """
@@ -75,7 +128,7 @@ class HeldLock(DatabaseLock):
 
 
 class AuditEntry(models.Model):
-    """What somebody did to a lock or to the coordination family; see distlock.audit.
+    """An operation on a lock or on the coordination family; see distlock.audit.
 
     ``name`` is empty for a whole backend. ``action`` is a word for scripts, ``text`` for people.
     """
@@ -159,7 +212,7 @@ class RecordSession(models.Model):
 
 
 def _shown(entry: Entry) -> type[RecordDirectory]:
-    """Make the model of what the admin shows of one kind of recipe, whichever backend it is in.
+    """Make the model for one kind of recipe in the admin, over all backends.
 
     It has no rows of its own, but pages, permissions, and entries in the admin's log.
     """

@@ -20,7 +20,7 @@ from django.core.signals import request_started
 
 from distlock.backends.open_transactions import in_test_environment
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import backoff
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import GROUPS_SETTING, configured_groups
 from distlock.exceptions import LockError, LockUnavailable
@@ -32,7 +32,7 @@ logger = logging.getLogger("distlock")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 #: Seconds that the end of a process waits for its leaving.
 _AT_EXIT = 2.0
-#: Queues that a worker tells of, at the most.
+#: Queues that a worker tells of, at most.
 _MOST_QUEUES = 20
 
 
@@ -43,7 +43,7 @@ class ProcessMembers:
         self._groups: dict[str, Group] = {}
 
     def join(self, role: str, data: Mapping[str, Any]) -> None:
-        """Join the group of a role soon, unless this was said before; errors go to the log."""
+        """Join the group of a role soon, unless it has been joined; errors go to the log."""
         if role in self._groups:
             return
         try:
@@ -51,7 +51,7 @@ class ProcessMembers:
             group = Group(groups[role], data={"role": role, **data}, using=groups["using"])
             if self._groups.setdefault(role, group) is group:
                 start(self._join, "distlock-member", role, group)
-        except RuntimeError as error:  # no more threads can be had: the next request tries again
+        except RuntimeError as error:  # no more threads: the next request tries again
             self._groups.pop(role, None)
             logger.warning("could not join the group for %r yet: %s", role, error)
         except Exception:

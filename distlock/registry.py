@@ -23,11 +23,11 @@ class Entry:
     """A recipe.
 
     - ``plural``: what JSON calls a list of them.
-    - ``path``: the dotted path of its subclass of distlock.recipes.description.Description.
+    - ``path``: of its subclass of Description, in distlock.recipes: ``module.Class``.
     - ``labels``: what people call one of them, and all of them.
     - ``permissions``: for what may be done to them, beside the one to see them.
     - ``keep``: how long the sweep leaves the records of what nobody is part of any more, from the
-      last change on. None: for ever.
+      last change on. None: forever.
     """
 
     kind: Kind
@@ -45,7 +45,7 @@ class Entry:
     @cached_property
     def description(self) -> Any:
         """Its Description; this imports the recipe."""
-        return import_string(self.path)()
+        return import_string(f"distlock.recipes.{self.path}")()
 
 
 #: In the order in which the admin and the terminal list them.
@@ -53,7 +53,7 @@ ENTRIES = (
     Entry(
         Kind.ELECTION,
         "elections",
-        "distlock.recipes.election_description.ElectionDescription",
+        "election_description.ElectionDescription",
         (_("election"), _("elections")),
         (
             ("appoint_leader", _("Can appoint the leader of an election")),
@@ -64,44 +64,37 @@ ENTRIES = (
     Entry(
         Kind.GROUP,
         "groups",
-        "distlock.recipes.group.GroupDescription",
+        "group.GroupDescription",
         (_("group of processes"), _("groups of processes")),
         keep=timedelta(days=1),
     ),
     Entry(
         Kind.BARRIER,
         "barriers",
-        "distlock.recipes.barrier_description.BarrierDescription",
+        "barrier_description.BarrierDescription",
         (_("barrier"), _("barriers")),
         keep=timedelta(),
     ),
     Entry(
         Kind.DOUBLE_BARRIER,
         "double_barriers",
-        "distlock.recipes.barrier_description.DoubleBarrierDescription",
+        "barrier_description.DoubleBarrierDescription",
         (_("double barrier"), _("double barriers")),
         keep=timedelta(),
     ),
-    Entry(
-        Kind.EVENT, "events", "distlock.recipes.event.EventDescription", (_("event"), _("events"))
-    ),
+    Entry(Kind.EVENT, "events", "event.EventDescription", (_("event"), _("events"))),
     Entry(
         Kind.COUNT_DOWN_LATCH,
         "count_down_latches",
-        "distlock.recipes.latch.LatchDescription",
+        "counter.LatchDescription",
         (_("latch"), _("latches")),
         keep=timedelta(days=1),
     ),
-    Entry(
-        Kind.COUNTER,
-        "counters",
-        "distlock.recipes.counter.CounterDescription",
-        (_("counter"), _("counters")),
-    ),
+    Entry(Kind.COUNTER, "counters", "counter.CounterDescription", (_("counter"), _("counters"))),
     Entry(
         Kind.RATE_LIMITER,
         "rate_limiters",
-        "distlock.recipes.rate_limiter_description.RateLimiterDescription",
+        "rate_limiter.RateLimiterDescription",
         (_("rate limiter"), _("rate limiters")),
         # longer than the longest period, in which its permits count
         keep=timedelta(days=8),
@@ -109,7 +102,7 @@ ENTRIES = (
     Entry(
         Kind.QUEUE,
         "queues",
-        "distlock.recipes.queue_description.QueueDescription",
+        "queue_description.QueueDescription",
         (_("queue"), _("queues")),
         (
             ("retry_dead_letter", _("Can put dead letters back into their queue")),
@@ -120,28 +113,20 @@ ENTRIES = (
     Entry(
         Kind.CONFIG,
         "configs",
-        "distlock.recipes.log_description.ConfigDescription",
+        "log_description.ConfigDescription",
         (_("configuration value"), _("configuration")),
         (("edit_config", _("Can change a configuration value, and roll it back")),),
     ),
+    Entry(Kind.TOPIC, "topics", "log_description.TopicDescription", (_("topic"), _("topics"))),
     Entry(
-        Kind.TOPIC,
-        "topics",
-        "distlock.recipes.log_description.TopicDescription",
-        (_("topic"), _("topics")),
-    ),
-    Entry(
-        Kind.NAMES,
-        "namespaces",
-        "distlock.recipes.names.NamesDescription",
-        (_("namespace"), _("registered names")),
+        Kind.NAMES, "namespaces", "names.NamesDescription", (_("namespace"), _("registered names"))
     ),
     Entry(
         Kind.PROGRESS,
         "progress",
-        "distlock.recipes.progress_description.ProgressDescription",
+        "progress_description.ProgressDescription",
         (_("progress report"), _("progress")),
-        (("cancel_progress", _("Can cancel what reports its progress")),),
+        (("cancel_progress", _("Can cancel work that reports its progress")),),
         keep=timedelta(days=1),
     ),
 )

@@ -23,9 +23,8 @@ from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.records.shared_backend import SHARED_KINDS, shared_locks
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
-from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo, LockKey
 from distlock.types.query import (
     Counts,
@@ -38,6 +37,7 @@ from distlock.types.query import (
     cursor_of,
     page_of,
 )
+from distlock.types.values import MAX_NAME
 
 #: Values of the filter "held longer than", in seconds.
 HELD_FOR_CHOICES = (10, 60, 300, 900, 3600, 6 * 3600, 86400)
@@ -171,7 +171,7 @@ class BackendCard:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the page of held locks shows."""
+    """The content of the page of held locks."""
 
     cards: list[BackendCard]
     rows: list[LockRow]
@@ -274,7 +274,7 @@ def _shown(
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """What a backend has of each kind of lock, and what could not be read."""
+    """The locks of a backend by kind, and the kinds that could not be read."""
 
     by_kind: Mapping[Kind, Page]
     note: str = ""

@@ -29,9 +29,8 @@ from distlock.recipes.cells import Facts
 from distlock.recipes.description import Action, Description, Detail, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
-from distlock.types.arguments import MAX_NAME, checked_name
 from distlock.types.lease import Kind
-from distlock.types.values import escaped
+from distlock.types.values import MAX_NAME, checked_name, escaped
 
 #: Names on a page of the list, and names whose rows are searched if no name matches.
 PAGE_SIZE, _MOST_SEARCHED = 50, 200

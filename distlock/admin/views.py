@@ -27,10 +27,9 @@ from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.models import HeldLock
-from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.query import DisplayStatus, Order
-from distlock.types.values import escaped
+from distlock.types.values import MAX_NAME, escaped
 
 VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
@@ -41,7 +40,7 @@ MOST_AT_ONCE = 200
 _MAX_PARAMETER = 2000
 #: Seconds for which the front page of the admin shows what it has found out.
 HEALTH_SECONDS = 5.0
-#: What the front page has found out, and when, by language and aliases.
+#: The results of the front page, and their times, by language and aliases.
 _health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
 
 
@@ -180,7 +179,7 @@ class HeldLockAdmin(PanelAdmin):
 
 
 def health() -> list[BackendCard]:
-    """Return the cards of all backends, some seconds old at the most; see call_backends().
+    """Return the cards of all backends, some seconds old at most; see call_backends().
 
     ImproperlyConfigured if the setting is wrong.
     """

@@ -1,6 +1,6 @@
-"""What a backend does on threads of its own: it asks for asyncio tasks, and takes claims back.
+"""The threads of a backend: they ask for asyncio tasks, and take claims back.
 
-What is taken back may have been granted to nobody, or could not be released.
+Such a claim may have been granted to nobody, or could not be released.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from weakref import WeakSet, ref
 
 from distlock.backends.settings import BackendSettings
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.clock import backoff, clock, left
+from distlock.concurrency.threads import call_after, start, thread_logger
 from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, log_fields
@@ -50,9 +48,10 @@ _releasing: fork.PerProcess[WeakSet[WorkerThreads]] = fork.PerProcess(WeakSet)
 def answer_due(deadline: float | None) -> float | None:
     """Return when an answer is due, if its question is asked now by a caller with a time limit.
 
-    It is the caller's deadline (None: never). But a free lock must be had within any limit, and the
-    last look at a lock is made when the time is over. So a question has LAST_ANSWER seconds, and
-    all that are asked one after the other end by the deadline plus LAST_ANSWER at the latest.
+    It is the caller's deadline (None: never). But a free lock must be acquired within any limit,
+    and the last look at a lock is made when the time is over. So a question has LAST_ANSWER
+    seconds, and all that are asked one after the other end by the deadline plus LAST_ANSWER at the
+    latest.
     """
     if deadline is None:
         return None
@@ -166,7 +165,7 @@ class Cleanup:
         if cancel is None and self._backend.capabilities.late_requests:
             for seconds in _REPEAT_AFTER:
                 if seconds < claim.reserved:
-                    with suppress(RuntimeError):  # no more threads can be had: it is not repeated
+                    with suppress(RuntimeError):  # no more threads: it is not repeated
                         call_after(seconds, partial(_repeat, ref(self), claim))
                         self._to_repeat.add(claim.nonce)
         self._add(claim, cancel or partial(self._backend.cancel, claim))
@@ -180,7 +179,7 @@ class Cleanup:
                 # Interrupted here, the next one starts another thread: two do no harm.
                 self._thread = start(self._run, "distlock-cleanup")
                 return
-            except RuntimeError:  # no more threads can be had: the caller has to wait after all
+            except RuntimeError:  # no more threads can be started: the caller has to wait after all
                 pass
         self._try_all()
 

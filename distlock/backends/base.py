@@ -1,4 +1,4 @@
-"""What every backend promises, and how it waits unless it knows a better way."""
+"""The contract of every backend, and the default way of waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.core.checks import CheckMessage
 from distlock.backends.background import BlockingCalls, Cleanup, answer_due
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import RecordStore
-from distlock.concurrency.backoff import backoff_until
+from distlock.concurrency.clock import backoff_until
 from distlock.concurrency.steps import Call, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
@@ -70,7 +70,7 @@ class LossReason(StrEnum):
 
 
 class Listener(Protocol):
-    """What a backend calls when it learns something of a lease without having been asked."""
+    """The callbacks of a backend that learns something of a lease by itself."""
 
     def lease_lost(self, lease: Lease, reason: str) -> None:
         """Note that a lease is gone."""
@@ -79,7 +79,7 @@ class Listener(Protocol):
         """Note that all who hold a lease have ended, and will not release it."""
 
 
-#: those that there are in this process, whoever has made them
+#: all backends in this process
 all_backends: WeakSet[BaseBackend] = WeakSet()
 
 
@@ -89,7 +89,7 @@ class BaseBackend(ABC):
     Every method that asks the backend may raise :class:`~distlock.LockUnavailable`, and raises it
     only when the backend could not be asked: it never means that someone else has the lock.
     No driver's exception passes. ``deadline`` is of :func:`distlock.concurrency.clock.clock`; None
-    waits for ever, or, where nothing is waited for, for as long as the backend gives an answer. A
+    waits forever, or, where nothing is waited for, for as long as the backend gives an answer. A
     blocking method ends by then, or some hundredths of a second later. :meth:`enqueue` and
     :meth:`attempt` take the caller's own deadline, see
     :func:`distlock.backends.background.answer_due`.
@@ -133,17 +133,17 @@ class BaseBackend(ABC):
         """Have nothing of the parent's, in the child of a fork: ``__init__`` is called once more.
 
         Users, and this package, keep a backend over a fork, or its store, which _make_store() makes
-        anew. What else is below it they do not keep.
+        again. They do not keep other objects below it.
         """
         alias, params, store = self.alias, self._params, self.__dict__.get("_store")
         kept = {} if store is None else {"_store": store}
         self.__dict__ = {"alias": alias, "_params": params, **kept}  # as an interrupt leaves it
         if store is not None:
-            store.__dict__ = {}  # if it cannot be made anew it is of no use, and hangs nobody
+            store.__dict__ = {}  # if it cannot be made again it is of no use, and hangs nobody
         self.__init__(alias, params)  # type: ignore[misc]
 
     def _make_store(self, kind: type[S], *args: Any) -> S:
-        """Return the store for __init__(); in the child of a fork the same object, made anew."""
+        """Return the store for __init__(); in the child of a fork the same object, made again."""
         kept: S | None = self.__dict__.get("_store")
         store = kind.__new__(kind) if kept is None else kept
         store.__init__(*args)  # type: ignore[misc]
@@ -178,7 +178,7 @@ class BaseBackend(ABC):
         """
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
-        """Return the steps of a wait for the lock, until ``deadline`` (None: for ever).
+        """Return the steps of a wait for the lock, until ``deadline`` (None: forever).
 
         The lock is taken at once if that is possible. :func:`distlock.concurrency.steps.run` and
         ``arun`` make the steps, for a thread and for an asyncio task. However they end without a
@@ -222,7 +222,7 @@ class BaseBackend(ABC):
 
     @abstractmethod
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
-        """Leave the lock, but let it stay taken for so many seconds from now, by nobody.
+        """Leave the lock, but let it stay taken, without a holder, for ``seconds`` from now.
 
         Nobody can enter it in that time, not even the owner who left it; people still see who that
         was. The token stays as it is. False if the lock no longer was held by exactly this lease.
@@ -336,7 +336,7 @@ class BaseBackend(ABC):
     ) -> AbstractContextManager[bool]:
         """Return a transaction that commits only while ``lease`` and ``others`` are held.
 
-        What ``with`` gives tells whether it is part of atomic() of another lock, and so commits
+        The value of ``with`` says whether it is part of atomic() of another lock, and so commits
         later. Raises what check_atomic() raises.
         """
         self.check_atomic(using, lease)

@@ -15,7 +15,7 @@ from distlock.backends.store import (
     Address,
     Change,
     Condition,
-    KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -27,7 +27,7 @@ from distlock.backends.store import (
 )
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 from distlock.types.values import decoded
 
@@ -65,7 +65,7 @@ class LocalStore(RecordStore):
         #: the last one of all directories, so that it goes on growing in one that was swept
         self._revision = 0
         self._sessions: dict[str, _Session] = {}
-        #: Who waits for a change, and for which record. It is changed in single atomic steps:
+        #: The waiters for a change, and their records. It is changed in single atomic steps:
         #: the garbage collector may abandon a watch while this thread has the mutex.
         self._watches: dict[object, tuple[str, str | None, Pending[None]]] = {}
         #: by the token of a watch, what wakes it when a session ends
@@ -80,22 +80,14 @@ class LocalStore(RecordStore):
             records = [self._record(key, kept) for key, kept in found.records.items()]
         return Snapshot.of(directory, found.revision, records, now)
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         with self._mutex:
             self._end_expired()
             found, now = self._find(directory), time.time_ns() // 1000
-            keys = first_keys(found.records, first)
+            keys = first_keys(found.records, peek.first)
             records = {key: self._record(key, found.records[key]) for key in keys}
-        counts = count_keys(found.records, count)
-        some = list_keys(found.records, listed)
+        counts = count_keys(found.records, peek.count)
+        some = list_keys(found.records, peek.listed)
         return Snapshot(directory, found.revision, records, now, counts, some)
 
     def _find(self, directory: str) -> _Directory:
@@ -209,7 +201,7 @@ class LocalStore(RecordStore):
         token = object()
         pending: Pending[None] = Pending(lambda: self._forget(token))
         self._watches[token] = directory, key, pending
-        # Whoever changes something does so before looking for watches, and we the other way round.
+        # A writer makes its change before looking for watches, and we the other way round.
         found = self._find(directory)
         kept = None if key is None else found.records.get(key)
         if (kept or found).revision > since:
@@ -224,7 +216,7 @@ class LocalStore(RecordStore):
         sessions = [self._sessions.get(kept.session or "") for kept in records]
         ends = [session.expires_at for session in sessions if session is not None]
         if ends:
-            with suppress(RuntimeError):  # no more threads can be had: who waits looks by itself
+            with suppress(RuntimeError):  # no more threads: who waits looks by itself
                 wait, wake = max(min(ends) - clock(), 0.0), partial(_wake, ref(self), token)
                 self._timers[token] = call_after(wait, wake)
             if token not in self._watches:  # it was answered meanwhile

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ReadAhead:
     """Answers what recipes of several names ask one after the other, in few questions.
 
-    What the first one asks is asked for the next ones, too: they look at the same things under
-    their own names. So all of them must be of one kind and one backend. An answer may be some
+    The requests of the first one are made for the next ones, too: they look at the same things
+    under their own names. So all of them must be of one kind and one backend. An answer may be some
     moments old when it is used, so this is only for what is shown.
     """
 
@@ -31,26 +31,7 @@ class ReadAhead:
         #: by question, and what stands before the names, the last answers
         self._found: dict[tuple[str, str], Mapping[str, Any]] = {}
 
-    def read(
-        self,
-        store: RecordStore,
-        directory: str,
-        deadline: float | None,
-        keys: Collection[str] = (),
-        peek: Peek | None = None,
-    ) -> Snapshot:
-        """Return what RecordStore.read_many() does of a directory."""
-        ask = partial(store.read_many, deadline=deadline, keys=keys, peek=peek)
-        return self._answer(repr((keys, peek)), directory, ask, store.at_once)
-
-    def inspect_holder(
-        self, backend: BaseBackend, name: str, deadline: float | None = None
-    ) -> LockInfo:
-        """See BaseBackend.inspect_holder()."""
-        ask = partial(backend.inspect_holders, deadline=deadline)
-        return self._answer("holder", name, ask, backend.store.at_once)
-
-    def _answer(
+    def answer(
         self, question: str, text: str, ask: Callable[[Sequence[str]], Mapping[str, T]], most: int
     ) -> T:
         """Return the answer about ``text``, which ends with the name that is looked at now."""
@@ -83,17 +64,19 @@ def read(
     peek: Peek | None = None,
 ) -> Snapshot:
     """Read a directory, some keys of it, or what ``peek`` says. See together()."""
-    if _this.ahead is not None:
-        return _this.ahead.read(store, directory, deadline, keys, peek)
+    if (ahead := _this.ahead) is not None:
+        ask = partial(store.read_many, deadline=deadline, keys=keys, peek=peek)
+        return ahead.answer(repr((keys, peek)), directory, ask, store.at_once)
     if peek is not None:
-        return store.peek(directory, peek.first, peek.count, deadline, listed=peek.listed)
+        return store.peek(directory, peek, deadline)
     return store.look(directory, keys, deadline) if keys else store.read(directory, deadline)
 
 
 def inspect_holder(backend: BaseBackend, name: str, deadline: float | None) -> LockInfo:
     """See BaseBackend.inspect_holder(), and together()."""
-    if _this.ahead is not None:
-        return _this.ahead.inspect_holder(backend, name, deadline)
+    if (ahead := _this.ahead) is not None:
+        ask = partial(backend.inspect_holders, deadline=deadline)
+        return ahead.answer("holder", name, ask, backend.store.at_once)
     return backend.inspect_holder(name, deadline)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from distlock.types.arguments import Release, checked_release, checked_seconds
+from distlock.types.values import Release, checked_release, checked_seconds
 
 DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.

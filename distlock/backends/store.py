@@ -18,7 +18,7 @@ from distlock.exceptions import LockError, LockUnavailable, NotSupported
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.values import encoded
 
-#: Bytes of a value in JSON, at the most. etcd takes requests of 1.5 MiB, ZooKeeper of 1 MiB.
+#: Bytes of a value in JSON, at most. etcd takes requests of 1.5 MiB, ZooKeeper of 1 MiB.
 MAX_VALUE = 64 * 1024
 #: Characters of a key, and of the name of a directory: the longest lock name and its kind.
 MAX_KEY, MAX_DIRECTORY = 255, 600
@@ -42,7 +42,7 @@ class Overtaken(LockUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What makes records vanish with their process, or after a time.
+    """The owner of records that vanish with their process, or after a time.
 
     ``deadline`` is of the local clock, counted from before the session was opened or renewed: it
     lies before the moment at which the store may let the records vanish.
@@ -88,9 +88,16 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What RecordStore.peek() is asked for."""
+    """What RecordStore.peek() is asked for; no prefix is empty.
 
-    first: Mapping[str, int]
+    - ``first``: by prefix, how many of the records whose keys begin with it; the first ones in
+      the order of their keys. So is the order of the records in the snapshot.
+    - ``count``: the prefixes for ``Snapshot.counts``. Records of a session whose time is over
+      do not count, even before the session is cleared.
+    - ``listed``: the range for ``Snapshot.keys``, of records that are bound to no session.
+    """
+
+    first: Mapping[str, int] = field(default_factory=dict)
     count: Collection[str] = ()
     listed: KeyRange | None = None
 
@@ -187,7 +194,7 @@ class Exists:
 class Unchanged:
     """Nothing was put into the directory, or deleted from it, since this revision.
 
-    What vanished with a session counts as unchanged, or as changed, as the backend likes.
+    Records that vanished with a session may count as unchanged or as changed.
     """
 
     revision: int
@@ -200,7 +207,7 @@ Address: TypeAlias = tuple[str, str]
 
 
 class Renewal(NamedTuple):
-    """What came of renewing sessions. What is in none of the sets could not be asked for."""
+    """The result of renewing sessions. For those in none of the sets there was no answer."""
 
     alive: frozenset[str]
     ended: frozenset[str]
@@ -236,8 +243,8 @@ class RecordStore(ABC):
         """Return the records of a directory; an unknown directory is an empty one.
 
         A record is left out only after it is gone for good: what is not in a snapshot, and was
-        there before, will never be renewed into being again. So whoever finds a record missing
-        may take what it stood for.
+        there before, will never be renewed into being again. So a process that finds a record
+        missing may take its place.
         """
 
     def look(
@@ -256,25 +263,11 @@ class RecordStore(ABC):
         return self.look(directory, [key], deadline).records.get(key)
 
     @abstractmethod
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """Return the first records of a directory, and count others, as they were at one moment.
 
-        - ``first``: by prefix, how many of the records whose keys begin with it; the first ones in
-          the order of their keys. So is the order of the records in the snapshot.
-        - ``count``: the prefixes for ``Snapshot.counts``. What is bound to a session whose time is
-          over does not count, also before the session is cleared.
-        - ``listed``: the range for ``Snapshot.keys``, of records that are bound to no session.
-
-        No prefix is empty. It is for directories with many records: what is not asked for is not
-        sent. ZooKeeper sends all keys. See read() for what is left out.
+        It is for directories with many records: what is not asked for is not sent. ZooKeeper sends
+        all keys. See read() for what is left out.
         """
 
     def read_many(
@@ -293,7 +286,7 @@ class RecordStore(ABC):
 
         def read(directory: str) -> Snapshot:
             if peek is not None:
-                return self.peek(directory, peek.first, peek.count, deadline, listed=peek.listed)
+                return self.peek(directory, peek, deadline)
             return self.look(directory, keys, deadline) if keys else self.read(directory, deadline)
 
         return {directory: read(directory) for directory in directories}
@@ -342,10 +335,10 @@ class RecordStore(ABC):
 
     @abstractmethod
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
-        """Open a session that ends so many seconds after it was opened, or renewed last.
+        """Open a session that ends ``seconds`` after it was opened, or renewed last.
 
         Where sessions have one length (``Capabilities.lease_lengths``), ``seconds`` says how long
-        it is relied on at the most.
+        it is relied on at most.
         """
 
     @abstractmethod
@@ -399,8 +392,8 @@ class RecordStore(ABC):
 
         With ``key``: when that one record was put or has gone. It asks nobody while the caller
         waits, and returns at once; abandon it to watch no more. The answer is a hint: it may come
-        for nothing, or late, and after an outage all come. What counts is what is read after it;
-        so look now and then, too.
+        for nothing, or late, and after an outage all come. Only a read after it counts; so look now
+        and then, too.
         """
 
     # Clearing

@@ -27,13 +27,12 @@ from distlock.exceptions import (
     ValueNotAgreed,
 )
 from distlock.locking.base_lock import BaseLock
-from distlock.locking.run_under import busy_error, lock_or_slot, run_under
+from distlock.locking.run_under import body_interrupter, busy_error, lock_or_slot, run_under
 from distlock.recipes.progress import Progress
 from distlock.recipes.rate_limiter import RateLimiter
-from distlock.runtime.interrupters import body_interrupter
-from distlock.types.arguments import checked_rate
 from distlock.types.lease import log_fields
 from distlock.types.owners import current_owner
+from distlock.types.values import checked_rate
 
 logger = logging.getLogger("distlock.celery")
 
@@ -44,7 +43,7 @@ SKIPPED = "SKIPPED"
 SKIPPED_MARK = f"{SKIPPED}: "
 
 
-class NotRequeued(Reject, Ignore):  # type: ignore[misc]
+class NotRequeued(Reject, Ignore):
     """A task that was to be requeued could not be published.
 
     Celery treats it as a Reject. It is an Ignore, too, because ``autoretry_for`` retries after a
@@ -80,9 +79,9 @@ class TaskExecution(RunningTask):
 
         Returns what the task returned, ``busy_result`` if it was skipped.
 
-        Raises what the body raises, Retry for a task that has been requeued because its lock was
-        busy or could not be asked for, LockBusy, LockUnavailable or ValueNotAgreed for one that has
-        not, LockLost if the lock was lost.
+        Raises the error of the body, or Retry for a task that was requeued because its lock was
+        busy or unavailable. If it was not requeued, raises LockBusy, LockUnavailable or
+        ValueNotAgreed; LockLost if the lock was lost.
         """
         outer = running_task.set(self)
         ended_by: BaseException | None = None
@@ -292,7 +291,7 @@ class TaskExecution(RunningTask):
     def _comes_again(self, error: BaseException | None) -> bool:
         """Return whether the broker will deliver the same message again, or Celery call again."""
         if isinstance(error, Reject):
-            return bool(error.requeue)
+            return bool(error.requeue)  # type: ignore[attr-defined]
         if isinstance(error, Retry):
             return bool(self.request.is_eager)
         shuts_down = isinstance(error, (SystemExit, KeyboardInterrupt))

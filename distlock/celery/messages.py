@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import states
@@ -216,7 +216,7 @@ def _result_of_first(
     is raised: an error would leave a group half published, or fail the task before in a chain.
     """
     if options.get("link") is not None:
-        logger.warning("%s; what is linked to this call will not be called", error)
+        logger.warning("%s; callbacks linked to this call will not be called", error)
     else:
         logger.info("%s", error)
     in_canvas = any(options.get(option) is not None for option in _CANVAS)
@@ -227,7 +227,7 @@ def _result_of_first(
             args=args or (),
             kwargs=kwargs or {},
             group=options.get("group_id"),
-            errbacks=maybe_list(options.get("link_error")),  # type: ignore[no-untyped-call]
+            errbacks=maybe_list(options.get("link_error")),
             delivery_info={},
             **{option: options.get(option) for option in _OF_REQUEST},
         )
@@ -260,11 +260,11 @@ def lifetime(task: Any, options: Mapping[str, Any]) -> float:
 
 
 def _seconds_until(app: Any, moment: datetime | str) -> float:
-    aware: datetime = maybe_make_aware(maybe_iso8601(moment), app.timezone)
+    aware = maybe_make_aware(cast(datetime, maybe_iso8601(moment)), app.timezone)
     return (aware - datetime.now(UTC)).total_seconds()
 
 
-class LockedRequest(Request):  # type: ignore[misc]
+class LockedRequest(Request):
     """The request of a :class:`~distlock.celery.LockedTask`, in the worker's main process."""
 
     def __init__(self, message: Any, **options: Any) -> None:
@@ -297,13 +297,13 @@ class LockedRequest(Request):  # type: ignore[misc]
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
             running_task.reset(outer)
-        # What is not acknowledged by now will be delivered again.
+        # A message that is not acknowledged by now will be delivered again.
         self._comes_again = self._comes_again or requeued.republished or not self.acknowledged
         start(self._await_death_and_free, "distlock-dead-worker")
         return answer
 
     def _await_death_and_free(self) -> None:
-        if self.worker_pid is not None and not _await_end(self.worker_pid):
+        if self.worker_pid is not None and not _await_end(int(self.worker_pid)):
             return  # its leases end by themselves
         for free in (self._free_queue_lock, self._free_lock):
             try:
@@ -318,12 +318,13 @@ class LockedRequest(Request):  # type: ignore[misc]
             queueing.release_soon(replace(handle, nonce=self._header.queue_claim_nonce))
 
     def _free_lock(self) -> None:
-        if self.task.lock_name is None:
+        task: Any = self.task
+        if task.lock_name is None:
             return
-        options = self.task.locking
+        options = task.locking
         backend = locks[options.using]
         claim = Claim(
-            self.task.lock_name(self.args, self.kwargs),
+            task.lock_name(self.args, self.kwargs),
             Owner("", "", 0, ""),
             options.lease or backend.settings.lease,
             nonce=self._header.claim_nonce,

@@ -29,16 +29,18 @@ from distlock.locking.blocks import holder_message
 from distlock.runtime.events import send_event
 from distlock.runtime.hold import Entrant, Hold
 from distlock.runtime.manager import manager
-from distlock.runtime.queueing_owners import (
-    describe,
-    is_queued,
-    locks_of,
-    new_owner_name,
-    task_id_of,
-)
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State, log_fields, new_nonce
-from distlock.types.owners import NAMED, Liveness, current_owner
+from distlock.types.owners import (
+    NAMED,
+    QUEUEING,
+    Liveness,
+    current_owner,
+    describe_queued,
+    is_queued,
+    queued_owner_name,
+    task_id_of,
+)
 
 logger = logging.getLogger("distlock.celery")
 
@@ -53,7 +55,7 @@ class AlreadyQueued(LockError):
     """
 
     def __init__(self, message: str, task_id: str | None = None) -> None:
-        super().__init__(message, task_id)  # both: result backends make it anew from its args
+        super().__init__(message, task_id)  # both: result backends make it again from its args
         self.task_id = task_id
 
     def __str__(self) -> str:
@@ -107,8 +109,8 @@ def acquire(task: Any, name: str, task_id: str, seconds: float) -> QueueLockHand
     """
     refuse_reentry()
     backend = queueing_backend(task.name, task.locking)
-    owner = current_owner(new_owner_name(task_id))
-    described = describe(f"{task.name}[{task_id}]")
+    owner = current_owner(queued_owner_name(task_id))
+    described = describe_queued(f"{task.name}[{task_id}]")
     for _ in range(_TRIES):
         if lease := _try_or_cancel(backend, Claim(name, owner, seconds, described)):
             return QueueLockHandle.of(lease, backend.alias)
@@ -150,7 +152,7 @@ def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHa
     Returns None if another task has the lock by now.
     """
     try:
-        lease = _try(handle.backend, _claim(handle, seconds, describe(task), handle.nonce))
+        lease = _try(handle.backend, _claim(handle, seconds, describe_queued(task), handle.nonce))
     except LockError as error:  # the task is published all the same
         handle.log(logging.WARNING, "queueing lock %r may end before its task starts: %s", error)
         return handle
@@ -204,8 +206,8 @@ def unqueue_task(backend: BaseBackend, task_id: str) -> None:
     Raises LockUnavailable if the backend cannot be asked.
     """
     refuse_reentry()
-    for info in locks_of(backend, task_id):
-        if is_queued(info):
+    for info in backend.list(QUEUEING):
+        if is_queued(info) and task_id_of(info) == task_id:
             _break(backend, info)
 
 
@@ -216,7 +218,7 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> Hold | None
     code that frees the lock.
     """
     backend = handle.backend
-    described = describe(str(execution), running=True)
+    described = describe_queued(str(execution), running=True)
     claim = _claim(handle, backend.settings.lease, described, nonce or new_nonce(), renews=True)
     try:
         lease = _try_or_cancel(backend, claim)

@@ -39,8 +39,8 @@ from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report
 from distlock.runtime.hold import OnLost
 from distlock.runtime.name_template import CallName, Template
-from distlock.runtime.queueing_owners import PREFIX
-from distlock.types.arguments import Release
+from distlock.types.owners import QUEUEING
+from distlock.types.values import Release
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
@@ -57,12 +57,12 @@ _OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew"}
 _NAMED = (
     ("lock", "lock_name", ""),
     ("rate_name", "limiter_name", ""),
-    ("queueing_lock", "queueing_name", PREFIX),
+    ("queueing_lock", "queueing_name", QUEUEING),
     ("progress", "progress_name", ""),
 )
 
 
-class LockedResult(AsyncResult):  # type: ignore[misc]
+class LockedResult(AsyncResult):  # type: ignore[type-arg]
     """An ``AsyncResult`` whose ``state`` is ``"SKIPPED"`` for a task that was skipped."""
 
     #: the task, where it is known
@@ -87,14 +87,17 @@ class LockedResult(AsyncResult):  # type: ignore[misc]
         return self.state == SKIPPED
 
     @property
-    def state(self) -> str:
+    def state(self) -> str:  # type: ignore[override]
         """See AsyncResult.state."""
-        meta = self._get_task_meta()
+        meta = self._meta()
         if meta["status"] == states.SUCCESS and str(meta.get("traceback")).startswith(SKIPPED_MARK):
             return SKIPPED
         return str(meta["status"])
 
-    status = state
+    status = state  # type: ignore[assignment]
+
+    def _meta(self) -> Any:
+        return self._get_task_meta()  # type: ignore[attr-defined]
 
     def progress(self) -> Report | None:
         """Return how far the task is, with ``progress=True``; None if it has not begun.
@@ -107,14 +110,14 @@ class LockedResult(AsyncResult):  # type: ignore[misc]
 
     def ready(self) -> bool:
         """See AsyncResult.ready()."""
-        return self._get_task_meta()["status"] in self.backend.READY_STATES
+        return self._meta()["status"] in self.backend.READY_STATES
 
     def successful(self) -> bool:
         """See AsyncResult.successful(); nothing is wrong with a task that was skipped."""
-        return bool(self._get_task_meta()["status"] == states.SUCCESS)
+        return bool(self._meta()["status"] == states.SUCCESS)
 
 
-class LockedTask(DjangoTask):  # type: ignore[misc]
+class LockedTask(DjangoTask):  # type: ignore[type-arg]
     """The base class of tasks that do not overlap, or are not queued twice.
 
     Its options are attributes, as Celery's own are: those of
@@ -201,13 +204,13 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
 
     @property
     def _execution(self) -> TaskExecution | None:
-        """What goes on of this task in the current thread or greenlet."""
+        """The run of this task in the current thread or greenlet."""
         running = running_task.get()
         return running if isinstance(running, TaskExecution) and running.task is self else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under its lock."""
-        request = self.request_stack.top
+        request: Any = self.request_stack.top
         run = self.run
         if request is None or request.called_directly or request._protected:
             request, run = None, super().__call__  # called as a plain function
@@ -233,7 +236,7 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     def _orig_run(self, body: Callable[..., Any]) -> None:
         self._autoretried = body
 
-    def apply_async(
+    def apply_async(  # type: ignore[override]
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
     ) -> Any:
         """See Task.apply_async(). A call that is queued already queues nothing.
@@ -246,7 +249,7 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     def AsyncResult(self, task_id: str, **kwargs: Any) -> LockedResult:
         """See Task.AsyncResult()."""
         result = LockedResult(
-            task_id, app=self._get_app(), backend=self.backend, task_name=self.name, **kwargs
+            task_id, app=self.app, backend=self.backend, task_name=self.name, **kwargs
         )
         result.task = self
         return result
@@ -266,7 +269,7 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         backend = queueing_backend(self.name, self.locking)
         task_id = queueing.unqueue(backend, self.queueing_name(args, kwargs))
         if task_id is not None:
-            self._get_app().control.revoke(task_id)
+            self.app.control.revoke(task_id)
         return task_id
 
     @property
@@ -316,8 +319,9 @@ def locked_task(
 
     It may also run at most so often, see ``rate``, and report how far it is, see ``progress``.
 
-    Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
-    tasks. What is not given is as ``base`` has it.
+    Use it as ``@locked_task(...)``; it returns what makes a task of the function. ``bind`` is as of
+    Celery. ``options`` are those of :class:`~distlock.celery.task_options.TaskOptions` and those of
+    Celery's tasks. Options that are not given are those of ``base``.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """
@@ -342,7 +346,7 @@ def _make_task(
     name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
     for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
         raise TypeError(
-            f"task {name}: {option}={options[option]!r} is no option of a task;"
+            f"task {name}: {option}={options[option]!r} is not an option of a task;"
             " see on_busy, timeout and lease"
         )
     if not (inspect.isclass(base) and issubclass(base, LockedTask)):

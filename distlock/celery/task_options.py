@@ -32,7 +32,8 @@ from distlock.exceptions import LockError, NotSupported
 from distlock.locking.run_under import Slots, checked_slots
 from distlock.runtime.hold import OnLost
 from distlock.runtime.name_template import Template
-from distlock.types.arguments import (
+from distlock.types.lease import Kind
+from distlock.types.values import (
     Release,
     checked_callback,
     checked_choice,
@@ -40,7 +41,6 @@ from distlock.types.arguments import (
     checked_release,
     checked_seconds,
 )
-from distlock.types.lease import Kind
 
 TaskOnBusy = Literal["wait", "raise", "skip", "retry"]
 #: Seconds that "wait" waits without a ``timeout``.
@@ -80,7 +80,7 @@ def _checked_on_lost(option: str, value: object) -> None:
         checked_callback(option, value)
 
 
-#: What checks an option that is not as it is by default.
+#: The check of each option that is not at its default.
 _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(("lock", "rate_name", "queueing_lock", "progress"), _checked_template),
     "rate": checked_rate,
@@ -196,7 +196,7 @@ class TaskOptions:
         return sum(self.delay(each) for each in range(1, times + 1))
 
     def patience(self, requeueable: bool) -> float | None:
-        """Return the seconds to wait in the worker for a busy lock: None tries once, -1 for ever.
+        """Return the seconds to wait in the worker for a busy lock: None tries once, -1 forever.
 
         A task that cannot be requeued waits for as long as it would have been.
         """
@@ -206,7 +206,7 @@ class TaskOptions:
 
     @property
     def kind(self) -> Kind:
-        """What kind of lock the task runs under."""
+        """The kind of lock under which the task runs."""
         return Kind.LOCK if self.slots is None else Kind.SEMAPHORE
 
 
@@ -291,7 +291,7 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     found: list[CheckMessage] = []
     for task in sorted(_declared):
         try:
-            # What else is wrong is reported by the check of the settings, or by the first call.
+            # The check of the settings, or the first call, reports other errors.
             with suppress(ImproperlyConfigured):
                 _refuse_unsupported(task, _declared[task])
         except NotSupported as error:
@@ -373,8 +373,8 @@ class ReceivedArguments:
             return value
         serializer = self._task.serializer or self._task._get_app().conf.task_serializer
         try:
-            kind, encoding, message = dumps(value, serializer)  # type: ignore[no-untyped-call]
-            value = loads(message, kind, encoding, accept=[kind])  # type: ignore[no-untyped-call]
+            kind, encoding, message = dumps(value, serializer)
+            value = loads(message, kind, encoding, accept=[kind])
         except Exception as error:
             for interrupt in (error, error.__context__):
                 if isinstance(interrupt, _INTERRUPTS):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -19,15 +18,15 @@ from django.core.management.base import CommandParser
 from distlock import fan_out
 from distlock.backends.base import BaseBackend
 from distlock.commands.exit_codes import BUSY, FAILED, NOT_HELD, USAGE, fail
-from distlock.commands.output import escaped
+from distlock.commands.output import escaped, quiet_drivers
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError, NotSupported, StaleToken
 from distlock.fan_out import call_backends, one_line
 from distlock.recipes.description import Missing
-from distlock.types.arguments import checked_description, checked_name
 from distlock.types.lease import LOCK_KINDS, Kind
+from distlock.types.values import checked_description, checked_name
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -60,7 +59,7 @@ def argument(checked: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
-#: What a lock may be called, and how it may be described.
+#: The valid names and descriptions of a lock.
 name, description = argument(checked_name), argument(checked_description)
 
 
@@ -78,7 +77,7 @@ def prefix(value: str) -> str:
     try:
         checked_name(f"-{value}-")
     except ValueError as error:
-        raise ValueError(f"no name can begin with {value!r}") from error
+        raise ValueError(f"a name cannot begin with {value!r}") from error
     return value
 
 
@@ -144,8 +143,13 @@ YES = option(
 )
 #: Why something is done, and by whom.
 SIGNATURE = (
-    option("--reason TEXT", "Why; for the audit log.", default=""),
-    option("--as WHO", "Who does it; the system's user by default.", dest="who", default=""),
+    option("--reason TEXT", "The reason, for the audit log.", default=""),
+    option(
+        "--as WHO",
+        "The author, for the audit log; by default the system's user.",
+        dest="who",
+        default="",
+    ),
 )
 
 
@@ -243,14 +247,3 @@ def ask(using: str, question: Callable[[], T]) -> T:
         fail(USAGE, escaped(str(error)))
     except (LockError, ImproperlyConfigured) as error:
         fail(FAILED, f"{using!r} could not be asked: {escaped(str(error))}")
-
-
-def quiet_drivers() -> None:
-    """Let kazoo's log lines go to stderr only if the project has configured logging for them.
-
-    It logs every attempt to connect, and Python prints warnings of loggers that nobody has
-    configured. The command itself says whether it could connect.
-    """
-    kazoo = logging.getLogger("distlock.zookeeper")
-    if not kazoo.handlers:
-        kazoo.addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""A management command that runs once at a time, or so many times, over all machines."""
+"""A management command that runs once, or in a limited number, at a time over all machines."""
 
 from __future__ import annotations
 
@@ -14,23 +14,33 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.arguments import busy_code, waiting_time
-from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
+from distlock.commands.exit_codes import (
+    BUSY,
+    DONE,
+    FAILED,
+    LOST,
+    UNAVAILABLE,
+    USAGE,
+    epilog,
+    fail,
+    from_command_line,
+    run_command,
+    stay,
+)
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.lock import Lock
-from distlock.locking.run_under import Slots, lock_or_slot
+from distlock.locking.run_under import BodyInterrupter, Slots, body_interrupter, lock_or_slot
 from distlock.locking.shared import Semaphore
 from distlock.recipes.progress import track
-from distlock.runtime.interrupters import BodyInterrupter, body_interrupter
 from distlock.runtime.name_template import NameTemplate
 from distlock.supervisor.processes import ended_by_signals
-from distlock.types.arguments import OnBusy, Release, checked_choice, waiting_limit
 from distlock.types.lease import Owner
+from distlock.types.values import OnBusy, Release, checked_choice, waiting_limit
 
 T = TypeVar("T")
 
@@ -70,7 +80,7 @@ class LockedCommand(BaseCommand):
     #: for that, or "skip" the work, which is no failure; --busy-code changes the exit code of each
     lock_on_busy: ClassVar[OnBusy] = "raise"
     #: seconds to wait for the lock before that, where --lock-timeout is not given; with None "wait"
-    #: waits for ever, and the others try once
+    #: waits forever, and the others try once
     lock_timeout: ClassVar[float | None] = None
     #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
     #: as of ``Lock``; None takes the backend's ``RELEASE``
@@ -109,7 +119,7 @@ class LockedCommand(BaseCommand):
         help = "Wait for the lock no longer than that; 0 tries once."
         group.add_argument("--lock-timeout", type=waiting_time, metavar="SECONDS", help=help)
         busy_code(self._busy_code)(group)
-        help = "Run without the lock, whoever has it."
+        help = "Run without the lock, even if it is held."
         group.add_argument("--no-lock", action="store_true", help=help)
         return parser
 
@@ -129,9 +139,9 @@ class LockedCommand(BaseCommand):
     def track(
         self, iterable: Iterable[T], total: float | None = None, *, unit: str = ""
     ) -> Iterator[T]:
-        """Yield what an iterable has, and report how far that is under the name of the lock.
+        """Yield what ``iterable`` has, and report how far that is under the name of the lock.
 
-        See ``distlock.recipes.track``.
+        ``total`` and ``unit`` are as of ``distlock.recipes.track()``.
         """
         return track(iterable, self.lock.name, total, unit=unit, using=self.lock_using)
 
@@ -189,7 +199,7 @@ class LockedCommand(BaseCommand):
         return lock
 
     def _waits(self, timeout: float | None) -> float | None:
-        """Return the seconds to wait, by the value of --lock-timeout; None waits for ever."""
+        """Return the seconds to wait, by the value of --lock-timeout; None waits forever."""
         timeout = self.lock_timeout if timeout is None else timeout
         return 0 if timeout is None and self.lock_on_busy != "wait" else timeout
 
@@ -213,7 +223,7 @@ class LockedCommand(BaseCommand):
         try:
             return names.fill_in(options)
         except (TypeError, ValueError) as error:
-            fail(USAGE, f"{template} gives no name for these options: {error}")
+            fail(USAGE, f"{template} has no name for these options: {error}")
 
 
 def _name_of(command: type[BaseCommand]) -> str:
@@ -237,7 +247,7 @@ def _loss(lock: BaseLock) -> str:
 
 
 class _TakesNothing(BaseLock):
-    """Stands in for a command's lock with --no-lock: whoever has the real one, the work goes on.
+    """Stands in for a command's lock with --no-lock: the work goes on without the real one.
 
     Entering, leaving, ``check()`` and ``verify()`` do nothing. It claims nothing either: ``held``
     is False, and ``token`` and ``remaining`` raise LockNotHeld, because without a grant there is

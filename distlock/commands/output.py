@@ -9,6 +9,7 @@ to break. So text is escaped for terminals and quoted for shells.
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import shutil
 import sys
@@ -29,7 +30,7 @@ from distlock.types.owners import NAMED, is_named
 from distlock.types.values import escaped as escaped
 from distlock.types.values import quoted
 
-#: What a table, or a list of fields, has in a row; see as_text().
+#: The values of a row in a table, or in a list of fields; see as_text().
 Row = Sequence[object]
 
 NOTHING = "-"
@@ -181,7 +182,7 @@ def table_lines(
 ) -> list[str]:
     """Return the heading and the rows as aligned lines; nothing if there are no rows.
 
-    They take ``width`` columns of a terminal at the most: long cells are cut. Where that would
+    They take ``width`` columns of a terminal at most: long cells are cut. Where that would
     leave too little of them, columns with the headings ``optional`` are left out, first those that
     say the same in each row, then from the first heading on. None is for no terminal.
     """
@@ -313,3 +314,14 @@ def text_of(cell: Cell) -> object:
         case "bar":
             return f"{cell.percent}% ({cell.hint})"
     return quoted(str(value))
+
+
+def quiet_drivers() -> None:
+    """Let kazoo's log lines go to stderr only if the project has configured logging for them.
+
+    It logs every attempt to connect, and Python prints warnings of loggers that nobody has
+    configured. The command itself says whether it could connect.
+    """
+    kazoo = logging.getLogger("distlock.zookeeper")
+    if not kazoo.handlers:
+        kazoo.addHandler(logging.NullHandler())

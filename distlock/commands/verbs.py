@@ -1,4 +1,4 @@
-"""What ``manage.py locks`` can do, and what its commands about one kind of recipe are made of.
+"""The verbs of ``manage.py locks``, and the parts of its commands about one kind of recipe.
 
 These are ``manage.py locks VERB …`` and ``manage.py locks KIND VERB …``.
 """
@@ -41,10 +41,10 @@ from distlock.types.values import escaped, quoted
 
 #: the exit codes of verbs that only look; and of those of recipes that may miss it
 LOOKING = epilog(DONE, FAILED, USAGE)
-_recipe_epilog = partial(epilog, meanings={NOT_HELD: "it is not there, or has changed"})
+_recipe_epilog = partial(epilog, meanings={NOT_HELD: "it does not exist, or has changed"})
 _MISSING = (DONE, FAILED, USAGE, NOT_HELD)
 MISSING = _recipe_epilog(*_MISSING)
-#: of each type of option, what argparse is told
+#: by type of option, the arguments for argparse
 _TYPES: dict[str, dict[str, Any]] = {
     "text": {},
     "whole": {"type": arguments.whole_number},
@@ -208,16 +208,7 @@ def _draw(live: Live, command: BaseCommand, ref: Ref, **others: object) -> None:
         command.stdout.write("")
 
 
-def _operate(
-    operation: Operation,
-    command: BaseCommand,
-    ref: Ref,
-    *,
-    reason: str,
-    who: str,
-    interactive: bool = False,
-    **options: Any,
-) -> None:
+def _operate(operation: Operation, command: BaseCommand, ref: Ref, **options: Any) -> None:
     """Ask, if that is asked for, and do it; end the command if it cannot be done."""
     proposal = ask(ref.alias, lambda: operation.propose(ref, options))
     ref, perform = proposal.ref, proposal.perform
@@ -228,9 +219,9 @@ def _operate(
     if perform is None:
         return
     if proposal.question:
-        exit_codes.confirm(command, interactive, proposal.question)
-    signed = {"reason": reason, "who": who or audit.system_user()}
-    effect = ask(ref.alias, lambda: perform(ref, {**options, **signed}))
+        exit_codes.confirm(command, options["interactive"], proposal.question)
+    signed = {**options, "who": options["who"] or audit.system_user()}
+    effect = ask(ref.alias, lambda: perform(ref, signed))
     if not effect:
         fail(NOT_HELD, f"{proposal.missing} any more; nothing was done")
     effect = Effect() if effect is True else effect

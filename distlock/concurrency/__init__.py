@@ -1,11 +1,10 @@
-"""What the package builds its waiting, threads and clean-up on. One of each.
+"""The base of waiting, threads and clean-up in this package. One of each.
 
-clock       the clock that leases are counted on, and the time left until a deadline
+clock       the clock that leases are counted on, the time left until a deadline, growing pauses
 pending     ``Latch``, which wakes one thread, and ``Pending``, an answer that will come
-threads     how our daemon threads are started, and the queue in which they wait for work
+threads     how our daemon threads are started, and the queue in which they wait for work;
+            ``call_after()``: actions at a later time, on one thread of the process
 workers     ``WorkerThreads``, which run blocking calls
-timers      ``call_after()``: actions at a later time, on one thread of the process
-backoff     growing pauses between two attempts
 fork        which process this is; the child of a fork is another one
 work        the piece of work that a thread is doing (a request, a job of an executor), which tasks
             await it, and which thread waits for a task

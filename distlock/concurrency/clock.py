@@ -1,4 +1,4 @@
-"""The one clock of a process: seconds that only grow.
+"""The one clock of a process: seconds that only grow; the time that is left, and growing pauses.
 
 A lease's local deadline is counted on it. It must therefore not stand still while the machine
 sleeps, as ``CLOCK_MONOTONIC`` does on Linux: a laptop that wakes up would believe in a lease that
@@ -8,8 +8,12 @@ its server ended long ago. See ``CLOCK_BOOTTIME`` in clock_gettime(2).
 from __future__ import annotations
 
 import functools
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+#: how much longer than the last one a pause is
+_FACTOR = 1.5
 
 #: Returns seconds since the machine was started, sleep included. Without a frame of Python's: it is
 #: called a dozen times for each lock.
@@ -23,3 +27,32 @@ def left(deadline: float | None, at_most: float) -> float:
     if deadline is None:
         return at_most
     return min(max(deadline - clock(), 0.0), at_most)
+
+
+def backoff(first: float, longest: float) -> Iterator[float]:
+    """Yield pauses in seconds forever, each half as long again as the last one, to ``longest``.
+
+    Each is cut by up to a half at random, so that those who began together do not go on together.
+    """
+    pause = min(first, longest)
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(pause * _FACTOR, longest)
+
+
+def backoff_until(deadline: float | None, first: float, longest: float) -> Iterator[float]:
+    """Yield pauses until ``deadline`` (None: forever), for attempts that are made before each.
+
+    The last attempt is made at the deadline itself, before a pause of 0 s::
+
+        for pause in backoff_until(deadline, 0.005, 0.25):
+            if lease := try_acquire():
+                return lease
+            time.sleep(pause)  # or: await asyncio.sleep(pause)
+        return None
+    """
+    for pause in backoff(first, longest):
+        rest = left(deadline, pause)
+        yield rest
+        if deadline is not None and rest <= 0:
+            return

@@ -1,9 +1,9 @@
 """Which process this is: what must not survive a fork hangs on it, and a child is another one.
 
 The child of a fork has only the thread that forked. Mutexes that other threads had stay locked in
-it, and connections are still the parent's. So it uses nothing of the parent's. What there is once
-in a process, and what an object has begun in one, is a PerProcess: the child has one of its own,
-made when it is first asked for. The parent's stays in memory, and is never looked at again.
+it, and connections are still the parent's. So it uses nothing of the parent's. State that exists
+once in a process, and work that an object has begun in one, is a PerProcess: the child has one of
+its own, made when it is first used. The parent's stays in memory, and is never looked at again.
 
 Before the child sees anything of its own, its copies of the parent's connections are dropped
 without a word to the servers, and then the few functions of in_child() are called. An error in one
@@ -48,7 +48,7 @@ class Connected(Protocol):
 
 
 class Process:
-    """A process. What remembers in which one it began can compare it with current()."""
+    """A process. Objects that remember in which one they began can compare it with current()."""
 
     def __init__(self) -> None:
         self.pid = getpid()
@@ -76,7 +76,8 @@ def current() -> Process:
 
 
 class PerProcess(Generic[T]):
-    """What there is once in each process: ``manager = PerProcess(Manager)``, then ``manager()``.
+    """State that exists once in each process: ``manager = PerProcess(Manager)``, then
+    ``manager()``.
 
     It takes no mutex. Two threads that come first at the same time may make one each, and both get
     the same one: so making it must have no effect.
@@ -101,7 +102,7 @@ class PerProcess(Generic[T]):
 def in_child(hook: H) -> H:
     """Call a function in the child after each fork; usable as a decorator.
 
-    For what goes on there without being asked. What is of the process needs none: see PerProcess.
+    For work that goes on there by itself. State of the process needs none: see PerProcess.
     If an interrupt ends the function, it is called once more.
     """
     _hooks.append(hook)
@@ -154,7 +155,7 @@ def _begin_in_child() -> Process:
 
 def _end_beginning(parent: Process, pid: int, own: tuple[int, Process, Latch]) -> None:
     if _process is parent and parent.children.get(pid) is own:
-        del parent.children[pid]  # interrupted: the next one begins anew
+        del parent.children[pid]  # interrupted: the next one begins again
     own[2].set()
 
 

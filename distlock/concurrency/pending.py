@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: Seconds. Python can miss a Ctrl-C that comes in the moment in which it begins to sleep.
 _LONGEST_SLEEP = 1.0
-#: Seconds until a task looks again. Who answered may have been interrupted before waking it.
+#: Seconds until a task looks again. The answering thread may be interrupted before waking it.
 _LONGEST_TASK_SLEEP = 5.0
 
 
@@ -54,7 +54,7 @@ class Latch:
             return True
         until = clock() + seconds
         while not self.is_set:
-            # Who sets it may be interrupted before the lock is released: look now and then.
+            # The setter may be interrupted before the lock is released: look now and then.
             if not self._lock.acquire(timeout=left(until, _LONGEST_SLEEP)) and clock() >= until:
                 break
         return self.is_set
@@ -79,8 +79,8 @@ class Pending(Generic[T]):
 
     One side calls resolve() or fail(). The other side waits, in one thread or one task, as often as
     it likes, and then calls take() or abandon(). It calls abandon() in any case of doubt: that does
-    nothing after take(). What was answered goes to exactly one of take(), abandon() and, if the
-    event loop of the task was closed, back to who called resolve().
+    nothing after take(). The answer goes to exactly one of take(), abandon() and, if the event loop
+    of the task was closed, back to the caller of resolve().
     """
 
     __slots__ = ("__weakref__", "_decided", "_loop", "_on_abandon")

@@ -2,7 +2,7 @@
 
 Python runs signal handlers, destructors, callbacks of weak references and audit hooks at nearly any
 bytecode of a thread. If that one is inside an operation of this package, it may have a mutex, of
-ours or of a library, and whoever waits for it on the same thread waits for ever. So each public
+ours or of a library, and code that waits for it on the same thread waits forever. So each public
 operation looks up the stack first, before anything is begun. It takes no mutex for that, and keeps
 no state that an interrupt could leave wrong.
 """
@@ -136,7 +136,8 @@ def _is_in_signal_handler(frame: FrameType, interrupted: FrameType) -> bool:
 def _error(interrupted: FrameType) -> ReentrantCall:
     where = interrupted.f_code.co_filename.removeprefix(_PACKAGE)
     return ReentrantCall(
-        f"this thread was interrupted inside distlock ({where}, line {interrupted.f_lineno}), where"
-        " nothing else can be begun. In a signal handler `raise SystemExit`, and `with` releases"
+        f"this thread was interrupted inside distlock ({where}, line {interrupted.f_lineno}),"
+        f" where no other operation can begin. In a signal handler `raise SystemExit`, and"
+        f" `with` releases"
         " the lock; or let another thread do this, without waiting for it"
     )

@@ -14,7 +14,7 @@ in a thread, arun() in an asyncio task::
     lease = run(acquire(pending, deadline))
     lease = await arun(acquire(pending, deadline))
 
-Whatever a step raises is raised at its ``yield``, also Ctrl-C, a soft time limit, and the
+Errors of a step are raised at its ``yield``, also Ctrl-C, a soft time limit, and the
 cancellation of a task. In the child of a fork that goes on with its parent's body the step raises
 a LockError there. So is an interrupt between two steps: the step may or may not have been
 done. A coroutine that is collected as garbage, or a second interrupt between two steps, arrives
@@ -49,7 +49,7 @@ class Step(Protocol):
     async def arun(self) -> Any: ...
 
 
-#: What a body returns that has ``T`` as its result; what a step gives back is not checked.
+#: A body with ``T`` as its result; the type of a step's result is not checked.
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -84,8 +84,8 @@ def run(steps: Steps[T]) -> T:
 def _went_on_in_child() -> LockError:
     """Return what ends a body in the child of a fork: what it asks for would be granted to both."""
     return LockError(
-        "this process was forked in the middle of an operation of distlock, with which its parent"
-        " goes on; it has taken nothing here"
+        "this process was forked in the middle of an operation of distlock, which goes on in its"
+        " parent; this process has acquired nothing"
     )
 
 
@@ -135,11 +135,11 @@ async def arun(steps: Steps[T]) -> T:
 def or_undo(steps: Steps[T], clean_up: Callable[[BaseException], object]) -> Steps[T]:
     """Make the steps of a body, and return what it returns; call ``clean_up(error)`` if it fails.
 
-    This is what protects where a lock granted twice, or someone who waits for ever, would follow.
+    This is what protects where a lock granted twice, or someone who waits forever, would follow.
     Nothing comes between: the body has either returned to the caller, or ``clean_up`` was called
     to its end, if at any bytecode there is an interrupt, and at any later one a second one. So
     ``clean_up`` may be called twice. If the body was collected as garbage it is called on another
-    thread, or on this one where no more threads can be had.
+    thread, or on this one where no more threads can be started.
 
     A ``with`` block could not do it: an interrupt may come before the first line of __exit__().
     """
@@ -230,7 +230,7 @@ class Nested(Either):
 
 
 class Sleep(Either):
-    """A pause of so many seconds."""
+    """A pause in seconds."""
 
     __slots__ = ()
 

@@ -1,9 +1,17 @@
-"""Threads of our own: daemons that take no signals, what they log by, and how they get work."""
+"""Threads of our own: how they start, what they log by, how they get work, and the timers' one.
+
+All are daemons that take no signals.
+
+Timers are actions at a later time. Nearly every one is cancelled: a statement is answered in time,
+a lock is freed before its lease has to be renewed. So making and cancelling one takes no mutex, and
+mostly wakes no thread. It may be done by the garbage collector.
+"""
 
 from __future__ import annotations
 
 import _thread
 import logging
+import math
 import signal
 import sys
 import threading
@@ -13,10 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from queue import Empty
 from typing import Any, Generic, TypeVar
 
 from distlock.concurrency.clock import clock
+from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import calls_others
 
@@ -28,14 +38,25 @@ _ALL_SIGNALS = signal.valid_signals()
 _LONGEST_START = 1.0
 #: Seconds between two looks for an item where a thread cannot be woken.
 _PAUSE = 0.01
+#: Seconds that the timers' thread sleeps at most, because its sleep counts on another clock than
+#: ours, which may stand still while the machine sleeps.
+_LONGEST_SLEEP = 30.0
+#: Seconds between two looks at all timers, however many are due: what a look costs grows with
+#: their number.
+_RESOLUTION = 0.01
+
+_by_time = attrgetter("due")
+
+#: What a timer calls.
+Action = Callable[[], object]
 
 
 def without_signals(call: Callable[[], T]) -> T:
     """Return ``call()``; the threads that it starts take none of the process's signals.
 
-    A thread that begins or ends may take a signal although the main thread is there for it. What
-    that one is blocked in is then not interrupted, so that Ctrl-C, or the soft time limit of a
-    Celery task, has to wait for it. See signal(7) and pthread_sigmask(3).
+    A thread that begins or ends may take a signal although the main thread should. A blocking call
+    in that one is then not interrupted, so Ctrl-C, or the soft time limit of a Celery task, has to
+    wait for it. See signal(7) and pthread_sigmask(3).
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     # No context manager: an interrupt, of which another thread has had the signal, could come as
@@ -49,7 +70,7 @@ def without_signals(call: Callable[[], T]) -> T:
 
 
 def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """Run a call on a daemon thread; RuntimeError if no more threads can be had.
+    """Run a call on a daemon thread; RuntimeError if no more threads can be started.
 
     Only for code of our own: a program that the call starts would inherit that it takes no signals.
     """
@@ -71,7 +92,7 @@ def _with_signals(call: Callable[..., object], *args: object) -> None:
 def _start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
     if sys.is_finalizing():
-        return thread  # no thread begins any more, and start() would wait for ever
+        return thread  # no thread begins any more, and start() would wait forever
     if threading.current_thread() is threading.main_thread():
         _start_elsewhere(thread)
     else:
@@ -100,7 +121,7 @@ def undo(error: BaseException, call: Callable[..., object], *args: object) -> No
 
 
 def call_elsewhere(call: Callable[..., object], *args: object) -> None:
-    """Clean up on another thread; on this one, which may take long, if no more can be had."""
+    """Clean up on another thread; on this one, which may take long, if none can be started."""
     try:
         start(call, "distlock-undo", *args)
     except RuntimeError:
@@ -129,7 +150,8 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
             # Two frames up is who called warning() or the like: logging does not count its own.
             self.logger.log(level, msg, *args, stacklevel=2, **options)
         except BaseException as error:  # it would end the thread
-            # Where no thread could be had, a signal's handler may raise here in the main thread.
+            # Where no thread could be started, a signal's handler may raise here in the main
+            # thread.
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and not isinstance(error, Exception):
                 raise
@@ -138,7 +160,7 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
                     traceback.print_exc()
 
 
-#: What threads of our own log with; code that runs on the caller's threads has a plain logger.
+#: The logger of our own threads; code that runs on the caller's threads has a plain logger.
 thread_logger = _ThreadLogger(logging.getLogger("distlock"), {})
 
 
@@ -151,8 +173,8 @@ def warn_if_threads_stand_still() -> None:
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is not None and not getattr(uwsgi, "has_threads", True):
         thread_logger.warning(
-            "uWSGI runs no threads while it waits for a request: what is held for longer than a"
-            " request (an election, a group, a lock) is not renewed, and will be lost. Start uWSGI"
+            "uWSGI runs no threads while it waits for a request: holds longer than a request (an"
+            " election, a group, a lock) are not renewed, and will be lost. Start uWSGI"
             " with --enable-threads"
         )
 
@@ -178,13 +200,13 @@ class WaitQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add an item, and wake a thread that waits; interrupted, it may have woken none."""
-        # Who waits is in the list before it looks for an item; here it is the other way round. So
+        # A waiter is in the list before it looks for an item; here it is the other way round. So
         # one of the two sees the other.
         self._items.append(item)
         self._wake()
 
     def get(self, timeout: float) -> T:
-        """Return the next item; queue.Empty if none comes within so many seconds."""
+        """Return the next item; queue.Empty if none comes within ``timeout`` seconds."""
         until = clock() + timeout
         while True:
             with suppress(IndexError):
@@ -212,3 +234,103 @@ class WaitQueue(Generic[T]):
             with suppress(RuntimeError):  # that thread was woken before
                 lock.release()
                 return
+
+
+class Timer:
+    """An action that is to be called at the time ``due`` of clock(), unless it is cancelled."""
+
+    __slots__ = ("_actions", "due")
+
+    def __init__(self, due: float, actions: dict[Timer, Action]) -> None:
+        self.due = due
+        self._actions = actions
+
+    def cancel(self) -> bool:
+        """Do not call the action; False if it was cancelled before, or its action has begun."""
+        return self._actions.pop(self, None) is not None
+
+
+class Timers:
+    """The timers of a process, and the thread that calls what is due."""
+
+    def __init__(self) -> None:
+        #: The thread that pops an action from here calls or cancels it.
+        self._actions: dict[Timer, Action] = {}
+        #: Takes the times for which the thread is to wake up; None while there is no thread.
+        self._wakeups: WaitQueue[float] | None = None
+        #: Adding a timer that is due earlier than this has to wake the thread.
+        self._wakes_at = math.inf
+
+    def call_after(self, seconds: float, action: Action) -> Timer:
+        """Call ``action()`` in ``seconds``, on the thread of the timers.
+
+        It must be quick and must not block: the others wait for it. What it raises is logged. It
+        may be called some hundredths of a second late. RuntimeError if the thread is needed, and
+        no more threads can be started.
+        """
+        timer, is_set = Timer(clock() + seconds, self._actions), False
+        try:
+            self._actions[timer] = action
+            if timer.due < self._wakes_at:
+                self._wake_for(timer.due)
+            is_set = True
+        finally:
+            if not is_set:  # nobody would have the timer to cancel it
+                timer.cancel()
+        return timer
+
+    def _wake_for(self, due: float) -> None:
+        wakeups = self._wakeups
+        if wakeups is None:
+            # Two may do this at once: the thread whose queue is replaced here ends.
+            wakeups, thread = WaitQueue(), None
+            self._wakeups = wakeups
+            try:
+                thread = start(self._run, "distlock-timers", wakeups)
+            finally:
+                # No more threads, or an interrupt: the next timer has to try again.
+                if thread is None and self._wakeups is wakeups:
+                    self._wakeups = None
+        wakeups.put(due)
+
+    def _run(self, wakeups: WaitQueue[float]) -> None:
+        warn_if_threads_stand_still()
+        planned = math.inf
+        while self._wakeups is wakeups:
+            self._wakes_at = math.inf  # who adds a timer from here on wakes this thread
+            try:
+                first = self._call_due()
+            except MemoryError:  # for a time, perhaps; and all renewals need this thread
+                first = 0.0
+            now = clock()
+            # Keep the planned wake-up even if its timer was cancelled: the next timer, which is
+            # mostly due later than that, then need not wake the thread.
+            planned = min(first, planned if planned > now else math.inf)
+            self._wakes_at = planned
+            rest = min(max(planned - now, _RESOLUTION), _LONGEST_SLEEP)
+            with suppress(Empty):
+                planned = min(planned, wakeups.get(timeout=rest))
+        # Another thread has taken over, or is going to: none may rely on what this one has set.
+        self._wakes_at = math.inf
+        if (successor := self._wakeups) is not None:
+            successor.put(math.inf)
+
+    def _call_due(self) -> float:
+        """Call what is due, and return when the next action will be."""
+        # A copy is made in one atomic step, while a dict that is iterated over must not change.
+        for timer in sorted(self._actions.copy(), key=_by_time):
+            if timer.due > clock():
+                return timer.due
+            action = self._actions.pop(timer, None)
+            if action is not None:
+                call_and_log(action, "a timer's action failed")
+                del action  # it may be the last reference to large objects
+        return math.inf
+
+
+_timers = PerProcess(Timers)
+
+
+def call_after(seconds: float, action: Action) -> Timer:
+    """See Timers.call_after(), of this process."""
+    return _timers().call_after(seconds, action)

@@ -1,16 +1,16 @@
 """Which piece of work a thread is doing now, and who cannot go on before it has ended.
 
 It is a request, a job of an executor, a Celery task. A thread of a server or a pool does many, one
-after the other. What one of them has left behind must not pass to the next one. Pieces of work
-nest: asgiref runs a synchronous view as a job inside the middleware that waits for it on the same
-thread.
+after the other. A lock that one of them has left behind must not pass to the next one. Pieces of
+work nest: asgiref runs a synchronous view as a job inside the middleware that waits for it on the
+same thread.
 
 Some pieces are marked: Work.begin() and Work.end() are called around them. Jobs of executors are
 found on the stack, because executors have no hooks.
 
 ``await sync_to_async(save)()`` and ``async_to_sync(save)()`` make one piece of work of two: the one
 that calls stands still until the other one returns. Neither asyncio nor asgiref says who waits for
-what, so this reads their callbacks. What it does not find out counts as nobody.
+what, so this reads their callbacks. An unknown waiter counts as none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Work:
             self._job = outer if isinstance(outer, Job | PoolJob) else outer._job
         self._ended = False
         self._unfinished: dict[Any, Callable[[Work], object]] = {}
-        #: for whoever wants to keep something with it
+        #: for any state that belongs to it
         self.known: Any = None
 
     @property
@@ -80,7 +80,7 @@ class Work:
         return found
 
     def begin(self) -> None:
-        """Begin it, if it was not found on the stack; whoever calls this calls end()."""
+        """Begin it, if it was not found on the stack; the caller then calls end()."""
         self._strand.marks.append(self)
 
     def end(self) -> None:
@@ -168,7 +168,7 @@ class PoolJob(Work):
 
 
 class Strand:
-    """What is known of one thread, or of one greenlet where gevent has replaced threads."""
+    """The state of one thread, or of one greenlet where gevent has replaced threads."""
 
     __slots__ = ("__weakref__", "jobs", "known", "marks", "thread")
 
@@ -177,7 +177,7 @@ class Strand:
         #: jobs and marked pieces of work, the innermost last; those that are over may be among them
         self.jobs: list[Job | PoolJob] = []
         self.marks: list[Work] = []
-        #: for whoever wants to keep something with it
+        #: for any state that belongs to it
         self.known: Any = None
 
     def runs(self) -> bool:
@@ -292,7 +292,7 @@ def _nearest_job(
     return None, None, None
 
 
-# Who waits for a job, or a task
+# The waiters for a job, or a task
 
 
 def tasks_awaiting(job: Future[Any]) -> list[asyncio.Task[Any]]:

@@ -64,7 +64,7 @@ class ThreadCall(Pending[T], Generic[T]):
 
     @calls_others
     def run(self, finish: Callable[[], object]) -> None:
-        """Make the call; ``finish`` is called before anybody is told of its end."""
+        """Make the call; ``finish`` is called before its end is reported."""
         # Before looking whether it is abandoned, and in the same dictionary: see ``begun``.
         self._decided[_BEGUN] = True
         if self.over:
@@ -79,8 +79,8 @@ class WorkerThreads:
     """Daemon threads for blocking calls, first come, first served.
 
     They are started on demand, and end after a second without a call. The end of the process waits
-    for none of them. What the garbage collector calls must not submit a call, because it may run in
-    a thread that has the mutex of this; it may call start() instead.
+    for none of them. A finalizer must not submit a call, because it may run in a thread that has
+    the mutex of this; it may call start() instead.
     """
 
     def __init__(self, limit: int | None, name: str, *, for_callbacks: bool = False) -> None:
@@ -100,7 +100,7 @@ class WorkerThreads:
     def submit(
         self, call: Callable[[], T], undo: Callable[[], object] | None = None
     ) -> ThreadCall[T]:
-        """Have a call made; RuntimeError if no thread can be had for it.
+        """Have a call made; RuntimeError if no thread can be started for it.
 
         If it is abandoned before it has begun, it is not made. If it is abandoned after that and
         returns anything but None, ``undo()`` is called. An error that nobody takes is not logged.
@@ -140,7 +140,7 @@ class WorkerThreads:
         raise NotDone(job.begun)
 
     def drain(self, seconds: float) -> None:
-        """Wait until all calls are done or abandoned in line, or for so many seconds."""
+        """Wait until all calls are done or abandoned in line, or for ``seconds``."""
         until = clock() + seconds
         while any(job.begun or not job.over for job in self._unfinished.copy()):
             if clock() >= until:
@@ -153,7 +153,7 @@ class WorkerThreads:
             if len(self._threads) < min(len(self._unfinished), self._limit):
                 try:
                     self._threads.add(self._start(self._work, self._name))
-                except RuntimeError:  # no more threads can be had: those there are have to do
+                except RuntimeError:  # no more threads can be started: those there are have to do
                     if not self._threads or self._limit == math.inf:
                         raise
 
@@ -165,8 +165,8 @@ class WorkerThreads:
                 if self._ends():
                     return
                 continue
-            # The call counts as ended before its answer is given: whoever gets that, and submits
-            # the next call, needs no other thread for it.
+            # The call counts as ended before its answer is given: a caller that gets it, and
+            # submits the next call, needs no other thread for that.
             job.run(partial(self._unfinished.discard, job))
             del job  # it may be the last reference to large objects
 

@@ -1,29 +1,38 @@
-"""What every lock-like object of users does: taking, leaving, ``with``, decorator, looking.
+"""The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
-backend for. All else is here.
+backend for. All else is here, and twins(): a method for threads and its twin for tasks, made of one
+body, as all objects of users have them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from keyword import iskeyword
+from typing import Any, ParamSpec, Self, TypeVar
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
-from distlock.concurrency.steps import Call, Nested, Steps, arun, run
+from distlock.concurrency.steps import Call, Nested, Steps, arun, run, run_soon
 from distlock.conf import locks
 from distlock.exceptions import BodyEnded, LockBusy, LockError
-from distlock.locking.blocks import ActiveBlocks, BlockLock, add_leave_error, holder_message
-from distlock.locking.decorator import decorate
+from distlock.locking.blocks import (
+    ActiveBlocks,
+    BlockLock,
+    add_leave_error,
+    decorate,
+    holder_message,
+)
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.locking.until_commit import (
     COMMIT,
     keep_until_commit,
@@ -34,14 +43,72 @@ from distlock.locking.until_commit import (
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.events import asend_event, send_event
 from distlock.runtime.hold import Hold
+from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.runtime.waiting_counts import Crowds
 from distlock.signals import lock_broken
-from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import Holder, Kind, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import current_actor
+from distlock.types.values import checked_name, checked_token
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def twins(
+    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
+
+    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
+    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
+    nothing, it may be called by a destructor, see must_leave_elsewhere()::
+
+        put, aput = twins("put", _put)
+    """
+
+    owner = body.__qualname__.rpartition(".")[0]
+    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
+    shown = body.__qualname__.removeprefix("BaseLock.").lstrip("_")
+
+    @functools.wraps(body)
+    def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        if asyncio._get_running_loop() is not None:
+            refuse_in_event_loop(shown)
+        if not leaves:
+            refuse_reentry()
+        elif must_leave_elsewhere():
+            run_soon(body(*args, **kwargs))
+            return None  # type: ignore[return-value]
+        return run(body(*args, **kwargs))
+
+    @functools.wraps(body)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_reentry()
+        return await arun(body(*args, **kwargs))
+
+    method.__name__, twin.__name__ = name, twin_of(name)
+    twin.__qualname__ = f"{owner}.{twin_of(name)}"
+    return method, twin
+
+
+def twin_of(name: str) -> str:
+    """Return what the async twin of a method is called."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
+def refuse_in_event_loop(method: str) -> None:
+    """Raise SynchronousOnlyOperation for a method in an event loop, as the ORM does.
+
+    ``method`` is how its users call it. The error names its async twin. Call it where a loop runs
+    only: each `with Lock` comes by there, and async_unsafe() raises and catches an error for it.
+    """
+    of, _, name = method.rpartition(".")
+    block = " or `async with`" if name in ("acquire", "release") else ""
+    way = "async for … in" if name == "changes" else "await"
+    twin = f"{way} {of.lower() or 'lock'}.{twin_of(name)}()"
+    refused = async_unsafe(f"{method}() would block the event loop; use `{twin}`{block}.")
+    refused(lambda: None)()
 
 
 class BaseLock(BlockLock):
@@ -55,7 +122,7 @@ class BaseLock(BlockLock):
     #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
     #: acquisition only. Empty: each acquisition has a new one.
     claim_nonce: str = ""
-    #: who had the lock when it was refused last, by whichever thread or task, where that is known
+    #: the holder at the last refusal of any thread or task, where it is known
     _refused_by: Holder | None = None
     #: Whether the name comes from a template that was filled in, so that braces in it are meant.
     name_is_filled_in: bool = False
@@ -108,7 +175,7 @@ class BaseLock(BlockLock):
         until the open transactions of this thread have ended, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
-        LockUnavailable if the backend cannot be told; it is then freed when the backend can be
+        LockUnavailable if the backend does not answer; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
         if asyncio._get_running_loop() is not None:
@@ -122,7 +189,7 @@ class BaseLock(BlockLock):
         await arun(manager().release(self._key, self._current_owner, self))
 
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the lock anew.
+        """Decorate a plain or async function; every call takes the lock again.
 
         With ``on_busy="skip"`` a call that finds it busy returns ``busy_result``.
         """
@@ -160,7 +227,10 @@ class BaseLock(BlockLock):
     verify, averify = twins("verify", _verifying)
 
     def _looking(self) -> Steps[bool]:
-        """Return whether anyone holds the lock now; a moment later it may be otherwise."""
+        """Return whether anyone holds the lock now; a moment later it may be otherwise.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         info: LockInfo = yield Call(self._inspect, executor=self._backend.calls)
         return info.state is State.HELD
 
@@ -170,7 +240,7 @@ class BaseLock(BlockLock):
         """Return who holds the lock, since when and until when, and who waits where known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
-        as of at most five seconds ago.
+        as of at most five seconds ago. Raises LockUnavailable if the backend does not answer.
         """
         return (yield Call(self._info, executor=self._backend.calls))  # type: ignore[no-any-return]
 
@@ -179,11 +249,11 @@ class BaseLock(BlockLock):
     # Breaking
 
     def _breaking(self, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Break exactly the hold that has this token; False if it is no longer the one.
+        """Break the hold that has this ``token``, and no other; False if it is no longer held.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        that is not said. Raises LockUnavailable if the backend does not answer.
         """
         backend = self._backend
         ask = partial(backend.force_release, self._key.backend_name, checked_token(token))

@@ -1,28 +1,29 @@
-"""The blocks of all lock-like objects: ``with``, ``async with``, and those of ``attempt()``.
+"""The blocks of all lock-like objects: ``with``, ``async with``, those of ``attempt()``.
 
-And what such objects need beside them: whose block ends, who is in the way, the refusal to block an
-event loop, and methods that are written once for threads and tasks.
+And functions that run in such a block; whose block ends; and messages that say who has a lock.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from asgiref.sync import iscoroutinefunction
 
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
 from distlock.locking.options import LockOptions
+from distlock.runtime.name_template import CallName
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.values import escaped
 
 F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -206,16 +207,16 @@ class BlockLock:
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
         As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
-        in seconds, -1 waits for ever. What is not given is that of the constructor; it returns
-        False also with ``on_busy="raise"``, which is for ``with`` and decorated functions. A lock
-        that is held already is entered once more; one that was lost and not released yet raises
-        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
-        either case, and a lost lock is taken anew.
+        in seconds, -1 waits forever. Arguments that are not given are those of the constructor; it
+        returns False also with ``on_busy="raise"``, which is for ``with`` and decorated functions.
+        A lock that is held already is entered once more; one that was lost and not released yet
+        raises LockLost; with ``renew=False`` it is taken again. With ``owner`` the backend is asked
+        in either case, and a lost lock is taken again.
 
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
-        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
-        protect what is done in a transaction that is open already.
+        does not answer, LockDeadlock if waiting would never end. Raises LockError if the lock is
+        held already with a shorter lease than this one is to have, or if ``release="commit"`` would
+        not protect an open transaction.
         """
         return self._acquire(blocking, timeout) is not None
 
@@ -232,7 +233,7 @@ class BlockLock:
             return False
         return True
 
-    # What locks do in their own way
+    # For each kind of lock
 
     def check(self) -> None:
         """Raise LockNotHeld or LockLost unless it is held. Asks no backend."""
@@ -328,9 +329,58 @@ class Attempt:
         try:
             self._unused.pop()
         except IndexError:
-            raise LockError(f"{self._lock!r}: call attempt() anew for each block") from None
+            raise LockError(f"{self._lock!r}: call attempt() again for each block") from None
         return False if self._lock._options.timeout is None else None
 
 
 async def _nothing() -> None:
     pass
+
+
+def decorate(
+    function: F, templates: Sequence[str], new_lock: Callable[..., Any], options: LockOptions
+) -> F:
+    """Return ``function`` run under ``new_lock(*names)``, a new lock for each call.
+
+    The names are ``templates`` filled in with the call's arguments. ``options`` say whether calls
+    that find the lock busy are skipped. TypeError for what cannot be run under a lock, ValueError
+    if a template mentions an argument the function does not have.
+    """
+    _refuse_undecoratable(function)
+    names = [CallName(template, function) for template in templates]
+    skips = options.on_busy == "skip"
+
+    if _is_async(function):
+
+        @functools.wraps(function)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            lock = new_lock(*[name(args, kwargs) for name in names])
+            async with lock.attempt() if skips else lock as acquired:
+                return await function(*args, **kwargs) if acquired else options.busy_result
+
+        return run_async  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        lock = new_lock(*[name(args, kwargs) for name in names])
+        with lock.attempt() if skips else lock as acquired:
+            return function(*args, **kwargs) if acquired else options.busy_result
+
+    return run  # type: ignore[return-value]
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    # sync_to_async() makes objects that only asgiref recognizes on every Python.
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
+
+
+def _refuse_undecoratable(function: object) -> None:
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(f"put the lock below @{type(function).__name__}, nearer to the function")
+    if inspect.isclass(function) or not callable(function):
+        raise TypeError(f"a lock decorates functions, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"a lock cannot decorate the generator {function!r}: it would be released before the"
+            " body runs; use `with` inside"
+        )

@@ -19,14 +19,13 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.blocks import BlockLock, add_leave_error
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.holds import not_held
 from distlock.runtime.manager import manager
-from distlock.types.arguments import OnBusy, Release, checked_int, checked_name, checked_seconds
+from distlock.types.values import OnBusy, Release, checked_int, checked_name, checked_seconds
 
 if TYPE_CHECKING:
     from distlock.typed import MultiLock  # a stub
@@ -74,20 +73,20 @@ class Lock(BaseLock):
         - ``on_busy``: what ``with`` and a decorated call do if someone else has the lock: "wait"
           for it, "raise" LockBusy, or "skip" the call, which then returns ``busy_result``. A
           ``with`` block cannot be skipped: see attempt().
-        - ``timeout``: seconds to wait before that; what waits without one waits for ever, and
+        - ``timeout``: seconds to wait before that; what waits without one waits forever, and
           "raise" and "skip" try once. A wait in vain raises LockTimeout, a LockBusy.
         - ``busy_result``: what a skipped call returns, with ``on_busy="skip"``.
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.
         - ``at_least``: seconds for which the lock stays taken, counted from when it was granted.
-          Who leaves it earlier, with or without an error, no longer holds it; but nobody can enter
-          before that time is over, not even the one who left. So machines whose clocks differ do
-          not run a short job twice that is due once. It holds for a process that is killed, too,
-          except in ZooKeeper, where a lock ends with its process.
+          A holder that leaves it earlier, with or without an error, no longer holds it; but no
+          owner can enter before that time is over, not even the one that left. So machines whose
+          clocks differ do not run a short job twice that is due once. It holds for a process that
+          is killed, too, except in ZooKeeper, where a lock ends with its process.
         - ``at_most``: seconds after its grant at which this process gives up a renewed hold,
           however its thread hangs: then it is lost, for ``on_lost``, the signal and check(), and
-          after that it is freed. What runs in the thread goes on, unless it looks. Entering again
-          changes nothing; it raises LockError where it is to end the hold earlier.
+          after that it is freed. The code in the thread goes on, unless it checks the lock.
+          Entering again changes nothing; it raises LockError where it is to end the hold earlier.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
         - ``reentrant``: False refuses a thread or task that holds the lock already, as
           ``threading.Lock`` does: acquire() returns False if it does not wait, and raises
@@ -96,8 +95,8 @@ class Lock(BaseLock):
         - ``description``: shown to those who look at the lock; by default what goes on where it
           is taken, as far as that is known (see :mod:`distlock.activity`).
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
-          entered and left wherever that name is said, in other processes too: the process that
-          takes it next adopts the hold under a new token.
+          entered and left by any code that gives that name, in other processes too: the process
+          that takes it next adopts the hold under a new token.
         - ``on_lost``: called with the lease when the hold has been lost, on another thread; where
           a lock is entered again, every callback is. A hold that another process adopts by its
           owner's name is not lost.
@@ -109,19 +108,9 @@ class Lock(BaseLock):
 
         Raises TypeError or ValueError that names the argument and its value.
         """
+        waits = on_busy, timeout, busy_result
         options = LockOptions(
-            on_busy,
-            timeout,
-            busy_result,
-            lease,
-            at_least,
-            at_most,
-            renew,
-            reentrant,
-            description,
-            owner,
-            on_lost,
-            release,
+            *waits, lease, at_least, at_most, renew, reentrant, description, owner, on_lost, release
         )
         super().__init__(name, using, options)
 
@@ -139,12 +128,13 @@ class Lock(BaseLock):
     ) -> Self | MultiLock:
         """Return the lock of a row: ``Lock.of(seat)`` is ``Lock("shop.seat:7")``.
 
+        ``instance`` is that row, or a queryset.
         The name is the app label, the concrete model (that of a proxy is the model it stands for)
         and the primary key; one that no name can have is written as its SHA-256. The database of
         the row is not part of it.
 
         Of a queryset it is a MultiLock of the rows that there are now, which is read with this
-        call: at most ``limit``, or none, which locks nothing and is no error. In asyncio use
+        call: at most ``limit``. Without rows it locks nothing and raises nothing. In asyncio use
         ``MultiLock(*[Lock.of(row) async for row in queryset])``.
 
         ``options`` are those of Lock, or of MultiLock. Raises ValueError for an instance that is
@@ -307,7 +297,7 @@ def _refuse_to_extend(hold: Hold, seconds: float) -> None:
     if claim.maybe_repeated:
         raise LockUnavailable(
             f"extend({seconds:g}): an earlier request for lock {claim.name!r}, whose answer was"
-            " lost, may still come, and bring back the first end. Take the lock anew"
+            " lost, may still arrive, and restore the earlier end. Take the lock again"
         )
 
 

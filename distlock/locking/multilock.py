@@ -19,9 +19,8 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockBusy, LockError
-from distlock.locking.base_lock import BaseLock
-from distlock.locking.blocks import ActiveBlocks, BlockLock
-from distlock.locking.decorator import decorate
+from distlock.locking.base_lock import BaseLock, refuse_in_event_loop, twins
+from distlock.locking.blocks import ActiveBlocks, BlockLock, decorate
 from distlock.locking.lock import Lock, transaction_under
 from distlock.locking.options import LockOptions
 from distlock.locking.parts import (
@@ -32,11 +31,10 @@ from distlock.locking.parts import (
     refuse_needless,
     sorted_parts,
 )
-from distlock.locking.twins import refuse_in_event_loop, twins
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import OnBusy, Release
 from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor
+from distlock.types.values import OnBusy, Release
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class MultiLock(BlockLock):
     """Several locks that are held together: all of them or none.
 
-    Whatever order they are given in, they are taken in the order of their aliases and names, so two
+    They are taken in the order of their aliases and names, not of the arguments, so two
     MultiLocks never wait for each other in a circle (E. W. Dijkstra, EWD 310, on the ordering of
     resources). This holds among processes that call their backends by the same aliases, and for
     owners that hold none of the locks already when they ask for the others.
@@ -54,7 +52,7 @@ class MultiLock(BlockLock):
     current thread or task. Each lock may be entered again as often as it allows by itself.
     """
 
-    #: the lock that somebody else had at the last refusal, of whichever thread or task
+    #: the busy lock at the last refusal of any thread or task
     _busy_part: BaseLock
 
     def __init__(
@@ -77,8 +75,8 @@ class MultiLock(BlockLock):
           is one lock: names often come from data, as in a transfer from an account to itself. A
           lock object is refused if its lock is given twice, because its options may differ.
         - ``on_busy``, ``busy_result``: as of :class:`Lock`, if one of the locks is busy.
-        - ``timeout``: as of :class:`Lock`, for all locks together. What the lock objects say about
-          waiting does not count.
+        - ``timeout``: as of :class:`Lock`, for all locks together. The waiting options of the lock
+          objects do not apply.
         - ``using``, ``lease``, ``at_most``, ``renew``, ``description``, ``on_lost``, ``release``:
           as of :class:`Lock`, for the locks that are given by name; lock objects have their own.
           ``on_lost`` is called with the lease of each lock that is lost.
@@ -122,7 +120,7 @@ class MultiLock(BlockLock):
         waited for, those taken before are renewed.
 
         Raises LockLost if one of them was lost meanwhile, and what ``Lock.acquire()`` raises. A
-        lock that was taken and cannot be left again, because its backend cannot be told, raises
+        lock that was taken and cannot be left again, because its backend does not answer, raises
         LockUnavailable; it is then freed when the backend can be reached, or when its lease ends.
         """
         return self._acquire(blocking, timeout) is not None
@@ -147,7 +145,7 @@ class MultiLock(BlockLock):
         await self._arelease(current_actor().owner)
 
     def __call__(self, function: F) -> F:
-        """Decorate a plain or async function; every call takes the locks anew. See Lock."""
+        """Decorate a plain or async function; every call takes the locks again. See Lock."""
         templates = [part if isinstance(part, str) else part.name for part in self._given]
         return decorate(function, templates, self._named, self._options)
 
@@ -212,7 +210,10 @@ class MultiLock(BlockLock):
         raise_worst(errors)
 
     def _look(self) -> Steps[bool]:
-        """Return whether anyone holds one of the locks now."""
+        """Return whether anyone holds one of the locks now.
+
+        Raises LockUnavailable if a backend does not answer.
+        """
         for part in self._parts:
             if (yield Nested(part.locked, part.alocked)):
                 return True

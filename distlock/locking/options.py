@@ -11,9 +11,10 @@ from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockBusy, LockError, LockTimeout, NotSupported
 from distlock.runtime.acquiring import AcquireRequest
-from distlock.runtime.call_site import call_site
 from distlock.runtime.hold import Entrant, OnLost
-from distlock.types.arguments import (
+from distlock.types.lease import Claim, Holder, LockKey
+from distlock.types.owners import call_site, current_actor
+from distlock.types.values import (
     OnBusy,
     Release,
     checked_callback,
@@ -25,12 +26,10 @@ from distlock.types.arguments import (
     checked_seconds,
     waiting_limit,
 )
-from distlock.types.lease import Claim, Holder, LockKey
-from distlock.types.owners import current_actor
 
 
 class Requester(Protocol):
-    """What a request needs to know of the Lock object that makes it."""
+    """The part of a Lock object that its requests need."""
 
     name: str
     #: the nonce of the claim, if it is not to have a new one
@@ -40,7 +39,8 @@ class Requester(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LockOptions:
-    """The arguments of ``Lock`` beside its name; see there. Wrong ones are refused by name.
+    """The arguments of ``Lock`` beside its name; see there. Unknown ones raise TypeError, which
+    names them.
 
     They never change. Python would take five times as long to make a frozen object.
     """
@@ -98,7 +98,7 @@ class LockOptions:
     def limit(
         self, blocking: bool | None, timeout: float | None, began: float | None = None
     ) -> tuple[bool, float | None]:
-        """Return whether to wait, and if so, until when by the local clock (None: for ever).
+        """Return whether to wait, and if so, until when by the local clock (None: forever).
 
         The arguments are those of ``acquire()``; these options hold where they are None. ``began``
         is when that was called, None for now.
@@ -144,8 +144,8 @@ class LockOptions:
         site, label, is_whole_job = call_site(description)
         if is_whole_job and self.renew and not named:
             raise LockError(
-                f"lock {name!r}: to acquire it is all that this job of an executor does, so nobody"
-                " could release it. In a task use `await lock.aacquire()` or `async with lock`; in"
+                f"lock {name!r}: this job of an executor only acquires it, so nobody could"
+                f" release it. In a task use `await lock.aacquire()` or `async with lock`; in"
                 " a thread take and release it in one function"
             )
         at_least = 0.0 if self.at_least is None else float(self.at_least)

@@ -22,7 +22,7 @@ logger = logging.getLogger("distlock")
 
 T = TypeVar("T")
 
-#: So often who is interrupted, or cancelled, while leaving begins anew.
+#: So often who is interrupted, or cancelled, while leaving begins again.
 _TRIES = 5
 
 
@@ -75,8 +75,8 @@ def sorted_parts(
 class EnteredLocks:
     """Locks to be left again until their owner is in each as often as before.
 
-    What was done already is not noted here, but seen from the locks: so an interrupt at any moment
-    does no harm, and what it left undone the next call does.
+    Finished steps are not noted here, but seen from the locks: so an interrupt at any moment does
+    no harm, and the next call does the rest.
     """
 
     def __init__(self, until: float | None = None) -> None:
@@ -186,7 +186,7 @@ class EnteredLocks:
     def add_errors_to(self, error: BaseException) -> None:
         """Note the errors of leaving on one that the caller must see."""
         for other in self._errors:
-            if str(other) != str(error):  # who was told of a loss is told once
+            if str(other) != str(error):  # a loss is reported once
                 add_leave_error(error, other)
 
 
@@ -194,7 +194,7 @@ def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
     """Return the parts; NotSupported where one transaction cannot be tied to all."""
     for part in parts:
         if not isinstance(part, Lock):
-            raise NotSupported(f"MultiLock.atomic() is for locks only, and {part!r} is none")
+            raise NotSupported(f"MultiLock.atomic() is for locks only, and {part!r} is not one")
     aliases = sorted({part.using for part in parts})
     if len(aliases) > 1:
         raise NotSupported(

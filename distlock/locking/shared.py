@@ -12,16 +12,15 @@ from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.steps import Call, Nested, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockDeadlock, LockError, LockNotHeld
-from distlock.locking.base_lock import BaseLock
+from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
 from distlock.records.shared_backend import SharedBackend, shared_locks
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.manager import manager
-from distlock.types.arguments import OnBusy, Release, checked_count
 from distlock.types.lease import ALL_SEATS, Holder, Kind, LockInfo, LockKey, Owner
 from distlock.types.owners import current_owner
+from distlock.types.values import OnBusy, Release, checked_count
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +66,7 @@ class SemaphoreOptions(SharedOptions):
         if kept and self.value is not None and kept + self.seats > self.value:
             raise LockDeadlock(
                 f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here,"
-                f" but wait for the open transaction, so {self.seats} cannot be had before its end"
+                f" but wait for the open transaction, so {self.seats} are not free before its end"
             )
         last = max((int(hold.owner_key.rpartition("/")[2]) for hold in holds), default=0)
         return replace(owner, key=f"{owner.key}/{last + 1}")
@@ -118,9 +117,10 @@ class SharedLock(BaseLock):
 class Semaphore(SharedLock):
     """A number of seats, of which each who enters takes one or more: ``Semaphore("mailer", 3)``.
 
-    At most ``value`` seats are taken at a time, over all processes that use the same backend. Who
-    waits is served first come, first served. A seat is a lease: if its process dies it becomes free
-    when the lease ends, and if it is lost its holder is told before anyone else can have it.
+    At most ``value`` seats are taken at a time, over all processes that use the same backend.
+    Waiters are served first come, first served. A seat is a lease: if its process dies it becomes
+    free when the lease ends, and if it is lost its holder learns of it before anyone else can have
+    it.
 
     Each acquire takes seats of its own, also in a thread or task that has some already, and
     release() leaves those that it took last. Use it with ``with``, with ``async with``, or as a
@@ -152,8 +152,8 @@ class Semaphore(SharedLock):
         - ``name``: as of a Lock; a semaphore and a lock of one name have nothing to do with each
           other.
         - ``value``: how many seats there are. All who use it at the same time must say the same
-          number; who says another gets ValueNotAgreed, and is told the number. resize() changes it
-          for all. None takes the number that resize() or those who use it have said last; that of
+          number; giving another one raises ValueNotAgreed with both numbers. resize() changes it
+          for all. None takes the number that resize() or its users have given last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
         - ``using``, ``on_busy``, ``timeout``, ``busy_result``, ``lease``, ``at_most``, ``renew``,
@@ -172,11 +172,12 @@ class Semaphore(SharedLock):
     def acquire(
         self, blocking: bool | None = None, timeout: float | None = None, n: int | None = None
     ) -> bool:
-        """Take ``n`` seats; True if they are held afterwards, False if they were not to be had.
+        """Take ``n`` seats; True if they are held afterwards, False if they are not free.
 
-        As ``threading.Semaphore.acquire``. What is not given is as the constructor was told. The
-        seats are taken at once: who waits for many holds none meanwhile, and those who came later
-        wait behind it.
+        As ``threading.Semaphore.acquire``: ``blocking=False`` tries once, ``timeout`` limits the
+        wait in seconds, -1 waits forever. Arguments that are not given are those of the
+        constructor. The seats are taken at once: a waiter for many holds none meanwhile, and those
+        who came later wait behind it.
 
         Raises ValueNotAgreed if the semaphore has another number of seats than this process says,
         LockError if it has fewer than ``n``; the rest is as for Lock.acquire().
@@ -191,19 +192,19 @@ class Semaphore(SharedLock):
 
     @property
     def value(self) -> int | None:
-        """How many seats there are, as this process was told; None if it was not."""
+        """The number of seats that the constructor got, or None."""
         return self._options.value
 
     def _resizing(self, value: int, *, reason: str = "", who: str = "") -> Steps[int | None]:
         """Change for all how many seats there are; return how many there were, None if unknown.
 
         Nobody is evicted: with fewer seats than are taken, new ones are granted once enough have
-        been left. Whoever still says the old number gets ValueNotAgreed while others hold seats or
-        wait; when nobody does, the old number holds again. So leave ``value`` out where the number
-        is to change without a deploy.
+        been left. A process that still gives the old number gets ValueNotAgreed while others hold
+        seats or wait; when nobody does, the old number applies again. So leave ``value`` out where
+        the number is to change without a deploy.
 
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        that is not said. Raises LockUnavailable if the backend does not answer.
         """
         backend, count = self._backend, checked_count("value", value)
         resize = partial(backend.resize, self._key.backend_name, count)
@@ -217,7 +218,10 @@ class Semaphore(SharedLock):
     resize, aresize = twins("resize", _resizing)
 
     def _looking(self) -> Steps[bool]:
-        """Return whether an acquire would have to wait now; a moment later it may be otherwise."""
+        """Return whether an acquire would have to wait now; a moment later it may be otherwise.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._is_full((yield Nested(self.info, self.ainfo)))
 
     locked, alocked = twins("locked", _looking)
@@ -350,8 +354,8 @@ class RWLock:
     ) -> None:
         """Describe a read/write lock; nothing is asked or taken yet.
 
-        The arguments are as of a Lock. A lock and a read/write lock of one name have nothing to do
-        with each other.
+        The arguments, and the errors, are those of Lock. A lock and a read/write lock of one name
+        have nothing to do with each other.
         """
         waits = on_busy, timeout, busy_result
         terms = *waits, lease, None, at_most, renew, True, description, None, on_lost, release

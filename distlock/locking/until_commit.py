@@ -1,9 +1,9 @@
 """``release="commit"``: a hold that is left inside a transaction goes on until that has ended.
 
 The transaction enters the hold as one more entrant, before its owner leaves. So it is renewed, its
-loss is reported, and its owner may enter again, as ever. When the last transaction of the thread
-has ended, by commit or rollback, that entrant leaves, and the lock is freed. Whoever leaves a lock
-without it inside a transaction is warned.
+loss is reported, and its owner may enter again, as always. When the last transaction of the thread
+has ended, by commit or rollback, that entrant leaves, and the lock is freed. Leaving a lock without
+it inside a transaction warns.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from distlock.exceptions import (
     ReleasedInTransaction,
 )
 from distlock.locking.options import LockOptions
-from distlock.runtime.call_site import callers_level
 from distlock.runtime.hold import Entrant, Hold
 from distlock.runtime.manager import manager
-from distlock.types.arguments import Release
 from distlock.types.lease import Kind, LockKey, Owner
+from distlock.types.owners import callers_level
+from distlock.types.values import Release
 
 logger = logging.getLogger("distlock")
 
@@ -69,21 +69,22 @@ def refuse_unsafe_transactions(key: LockKey, owner: Owner) -> None:
     instead = " or begin the transaction with lock.atomic()" if key.kind is Kind.LOCK else ""
     for connection in without_autocommit():
         raise LockError(
-            f"{lock} needs autocommit on {connection.alias!r}, which is switched off: nobody could"
-            f" tell when its transaction ends. Take the lock with autocommit,{instead}"
+            f"{lock} needs autocommit on {connection.alias!r}, which is switched off: the end of"
+            f" its transaction would be unknown. Take the lock with autocommit,{instead}"
         )
     for connection in open_transactions():
         try:
             too_old = reads_snapshot(connection)
         except Failed as error:
             raise LockError(
-                f"{lock}: the transaction that is open on {connection.alias!r} cannot be asked for"
-                f" its isolation level: {error}"
+                f"{lock}: the transaction that is open on {connection.alias!r} does not answer"
+                f" with its isolation level: {error}"
             ) from error
         if too_old:
             raise LockError(
-                f"{lock} inside a transaction on {connection.alias!r} above READ COMMITTED: what"
-                " that has read may be older than the lock. Take the lock before the transaction"
+                f"{lock} inside a transaction on {connection.alias!r} above READ COMMITTED: rows"
+                f" that it has read may be older than the lock. Take the lock before the"
+                f" transaction"
                 f" begins,{instead}"
             )
 
@@ -181,7 +182,7 @@ class OpenTransactions:
         try:
             run(manager().release(hold.key, hold.lease.owner, self, hold=hold))
         except LockNotHeld:
-            pass  # it was taken anew, or freed by a test
+            pass  # it was taken again, or freed by a test
         except LockUnavailable as error:
             thread_logger.warning("after a transaction: %s", error, extra=hold.log_fields())
         except LockError as error:

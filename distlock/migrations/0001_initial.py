@@ -4,10 +4,10 @@ from typing import Any
 
 from django.db import migrations, models
 
-from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.migrations._create_table import CreateTable
+from distlock.models import ExactCharField, ExactTextField, Literal, NoPadCharField
 
-#: What the admin shows of the coordination family: the names of each model.
+#: The names of the admin's models of the coordination family.
 PAGES = {
     "Election": ("election", "elections"),
     "Group": ("group of processes", "groups of processes"),
@@ -35,7 +35,7 @@ PERMISSIONS = {
         ("purge_queue", "Can remove all items of a queue"),
     ],
     "Config": [("edit_config", "Can change a configuration value, and roll it back")],
-    "Progress": [("cancel_progress", "Can cancel what reports its progress")],
+    "Progress": [("cancel_progress", "Can cancel work that reports its progress")],
 }
 
 

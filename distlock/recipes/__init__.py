@@ -2,8 +2,8 @@
 
 barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
-latch       CountDownLatch: wait until something has happened so many times
-counter     Counter: a number that all processes add to, exactly
+counter     Counter: a number that all processes add to, exactly; CountDownLatch: wait until
+            something has happened a number of times
 rate_limiter  RateLimiter: at most so many permits in any period
 permits     what a rate limiter has granted, and since when it counts
 log         Config: one value in all processes, with versions; Topic: messages that every
@@ -14,9 +14,9 @@ candidacy   one candidate, from when it is to stand until it has left
 candidates  the records of an election: who stands, who is next, who has led
 group       Group: which processes are there, and who has come or gone
 names       Names: a name or a number that nobody else has, and the address registered under it
-progress    Progress: how far a piece of work is, live for whoever looks;
-            track(): a loop that reports how far it is
-report      what a progress tells, also as a bar on a terminal
+progress    Progress: the progress of a piece of work, live for all observers;
+            track(): a loop that reports its progress
+report      the values of a progress, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
 queue_operations  what is done with a queue by hand: its items in pages, dead letters, a purge
 queue_records  the steps that change the records of a queue
@@ -30,7 +30,6 @@ election_description  of an election: who leads, is next, and has led
 log_description       of configuration and topics: the value and its versions, the last messages
 progress_description  of progress: how far it is, live
 queue_description     of a queue: its items in pages, and one item
-rate_limiter_description  of a rate limiter: how many permits count, and who waits
 queue_actions         what may be done to a queue, on a page or in a terminal
 recipe      what all recipes over records do
 """
@@ -43,12 +42,11 @@ from distlock.locking.multilock import MultiLock
 from distlock.locking.shared import RWLock, Semaphore
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
-from distlock.recipes.counter import Counter, CounterInfo
+from distlock.recipes.counter import CountDownLatch, Counter, CounterInfo, LatchInfo
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.group import Change, Group, Member
-from distlock.recipes.latch import CountDownLatch, LatchInfo
 from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress, atrack, track
@@ -106,7 +104,7 @@ __all__ = [
 
 
 def lock_of(info: LockInfo) -> BaseLock:
-    """Return a lock object for what a backend has told of, to look at it or to break it."""
+    """Return a lock object for an ``info`` from a backend, to look at the lock or to break it."""
     if info.kind is Kind.SEMAPHORE:
         return Semaphore(info.name, using=info.using)
     if info.kind is Kind.RWLOCK:

@@ -30,18 +30,18 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import GENERATION, Done, Plan
 from distlock.records.seats import Seats
-from distlock.types.arguments import checked_callback, checked_count
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
+from distlock.types.values import checked_callback, checked_count
 
 #: The tokens of all parties are in one record.
 _MOST_PARTIES = 500
-#: What a generation that nobody has written says.
+#: The value of a generation that has no record yet.
 _NONE: dict[str, Any] = {"parties": None, "since": 0, "full": [], "broken": None, "passed": {}}
 
 
@@ -63,7 +63,7 @@ class BarrierInfo:
 
 
 class Generation:
-    """What a snapshot says of a barrier, and the plans that can be made of that."""
+    """The state of a barrier in a snapshot, and the plans that can be made of that."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -75,7 +75,7 @@ class Generation:
         #: the tokens of those who are of the present generation, in the order in which they came
         self.since: int = self.said["since"]
         self.arrived = [token for token in self.present if token > self.since]
-        #: Why it is broken. When all who know of that are gone, the next one begins anew.
+        #: Why it is broken. When all who know of that are gone, the next one begins again.
         self.broken: str | None = self.said["broken"] if self.arrived else None
         full: list[int] = self.said["full"]
         #: The tokens of the parties. If all of them are gone nobody waits for them any more.
@@ -91,7 +91,7 @@ class Generation:
         return self.say(Unchanged(now), since=now, full=[], broken=None, **said)
 
     def let_pass(self) -> Plan:
-        """Let all parties pass. Who came too late for them is of the next generation."""
+        """Let all parties pass. A party that comes too late belongs to the next generation."""
         passed = self.said["passed"] | {str(one): place for place, one in enumerate(self.full)}
         return self.say(since=self.full[-1], full=[], passed=passed)
 
@@ -119,7 +119,7 @@ class BaseBarrier(Recipe):
         super().__init__(name, using)
         if parties is not None and checked_count("parties", parties) > _MOST_PARTIES:
             raise ValueError(f"parties must be at most {_MOST_PARTIES}, got {parties}")
-        #: for how many it is, as this process was told; None if it was not
+        #: the number of parties that the constructor got, or None
         self.parties = parties
 
     def __del__(self) -> None:
@@ -137,20 +137,29 @@ class BaseBarrier(Recipe):
         return self.info().broken is not None
 
     def _info(self) -> Steps[BarrierInfo]:
-        """Return who waits, and whether it is broken."""
+        """Return who waits, and whether it is broken.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         now = Generation((yield self._read()))
         holders = () if now.broken else Seats(now.snapshot).info(self.using).holders
         waiting = tuple(one for one in holders if one.token in now.arrived)
         return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
 
     def _abort(self) -> Steps[None]:
-        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError."""
+        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         mark = Membership(self, partial(self._break, f"{current_owner()} aborted it", None))
         yield from mark.joining()
         self._keep(mark)
 
     def _reset(self) -> Steps[None]:
-        """Begin anew: who waits gets BrokenBarrierError, and it is not broken any more."""
+        """Begin again: waiting parties get BrokenBarrierError, and it is no longer broken.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         yield self._change(lambda found: Generation(found).begin())
         self._keep(None)
 
@@ -166,14 +175,14 @@ class BaseBarrier(Recipe):
             return Plan(result=now.broken)
         parties = self.parties or now.parties
         if parties is None:
-            raise ValueNotAgreed(f"{self}: parties was not given, and nobody has said how many")
+            raise ValueNotAgreed(f"{self}: parties was not given, and no other party has given it")
         if now.arrived and parties != now.parties:
             raise ValueNotAgreed(
-                f"parties={parties}: {self} is for {now.parties}, by what those say who wait now."
-                " Use the same number everywhere"
+                f"parties={parties}: {self} is for {now.parties}, for the parties that wait now."
+                f" Use the same number everywhere"
             )
         goes_on = now.parties == parties and now.said["broken"] is None
-        # Who comes relies on the generation as it is, and changes it only to begin anew.
+        # A party relies on the generation as it is, and changes it only to begin again.
         return Plan((), [now.same], members=[{}]) if goes_on else now.begin(parties=parties)
 
     def _break(self, why: str, token: int | None, snapshot: Snapshot) -> Plan:
@@ -193,7 +202,7 @@ class BaseBarrier(Recipe):
     ) -> Steps[int]:
         """Come, or be ``inside``, and wait for the others; with ``passes`` leave; return the place.
 
-        Whatever is raised, the others do not wait for this party.
+        After any error the others do not wait for this party.
         """
         runs = current_liveness()
         party = inside or Membership(
@@ -300,7 +309,7 @@ class BaseBarrier(Recipe):
     def _over(self, now: Generation, token: int) -> Exception:
         why = now.said["broken"] if token > now.since else None
         if why is None and token not in now.present:
-            return LockLost(f"{self}: this party was lost; whether others passed is not known")
+            return LockLost(f"{self}: this party was lost; it is unknown whether others passed")
         return self._error(why or "it was reset")
 
     def _error(self, why: str) -> BrokenBarrierError:
@@ -316,8 +325,8 @@ class Barrier(BaseBarrier):
 
     It can be used again and again. If one of those who wait gives up, is interrupted or dies, it is
     broken for all of them: ``threading.BrokenBarrierError``. It stays so until reset(), or until
-    none of the Barrier objects that were told so is left: so what a program left broken does not
-    stop its next run.
+    none of the Barrier objects that got the error is left: so a broken barrier does not stop the
+    next run of a program.
     """
 
     kind = Kind.BARRIER
@@ -338,7 +347,7 @@ class Barrier(BaseBarrier):
           that of the others.
         - ``action``: what the last one to come calls before anyone passes; for a task, on another
           thread. Give it to all. If it raises, the barrier is broken.
-        - ``timeout``: for how many seconds wait() waits if it is not told; None for ever.
+        - ``timeout``: for how many seconds wait() waits if it is not told; None forever.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -350,9 +359,9 @@ class Barrier(BaseBarrier):
     def _wait(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number, 0 to parties - 1, other for each.
 
-        ``timeout`` is for the others to come. When all have, each says that it is still there, and
-        the last one calls the action. For that they have the length of a lease more.
-        A task that is cancelled breaks the barrier.
+        ``timeout`` is the seconds for the others to come. When all have, each says that it is still
+        there, and the last one calls the action. For that they have the length of a lease more. A
+        task that is cancelled breaks the barrier.
 
         Raises BrokenBarrierError if the barrier is broken, is reset, or this has waited for too
         long; ValueNotAgreed if others say another number of parties; LockUnavailable if the backend
@@ -377,7 +386,10 @@ class DoubleBarrier(Block, BaseBarrier):
     kind = Kind.DOUBLE_BARRIER
 
     def _entering(self, timeout: float | None = None) -> Steps[int]:
-        """Wait until all parties have come; return a number as Barrier.wait(). See there."""
+        """Wait until all parties have come; return a number as Barrier.wait(). See there.
+
+        Raises LockError if this object has entered already.
+        """
         if self._party is not None and self._party.lease is not None:
             raise LockError(f"{self}: this object has entered already; each party has its own")
         return self._meet(deadline_of(timeout), passes=False)

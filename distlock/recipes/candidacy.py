@@ -62,7 +62,7 @@ class Candidacy:
     ) -> None:
         """``said``: by which name, with which priority and data it stands."""
         self._election, self._said, self._on_lost = election, said, on_lost
-        # Those who renew what it has, and tell of losses, must not keep it alive.
+        # The renewal of its holds, and the callbacks for losses, must not keep it alive.
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
         self.lock = LeaderLock(election._directory, is_alive, **terms)
@@ -120,7 +120,7 @@ class Candidacy:
                 patient = True
                 snapshot: Snapshot = yield self._election._read(deadline)
                 if self._membership.note_loss(snapshot):
-                    continue  # it was passed over, and stands anew
+                    continue  # it was passed over, and stands again
                 awaited, pause = yield from line.look(Candidates(snapshot), deadline)
                 # While another one leads, it tries only once: who dies in the queue of the lock
                 # keeps all others out for a lease.
@@ -153,7 +153,7 @@ class Candidacy:
             leads = begun and self.decided.resolve(None)
             if leads:
                 self.lease = lease
-                self.lock.check()  # nobody was told if it was lost before that
+                self.lock.check()  # an earlier loss was not reported
                 beside = Directory(self._election.name, self._election.using)
                 self._orders = Watch(partial(Orders, beside), self._obey, goes_on=False)
                 return True
@@ -220,7 +220,7 @@ class Candidacy:
 
 
 class _Line:
-    """What one who stands knows of those before it, and who did not lead in its turn."""
+    """A candidate's view of those before it, and of those that missed their turn."""
 
     def __init__(self, election: Recipe, lock: LeaderLock) -> None:
         self._election, self._lock = election, lock
@@ -283,7 +283,8 @@ def leads_here(election: str, using: str) -> bool:
 
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:
     candidacy = known()
-    # It may be told of an earlier lease, with which it could not begin, when it leads with another.
+    # The loss may be of an earlier lease, with which it could not begin, when it leads with
+    # another.
     if candidacy is not None and candidacy.lease and candidacy.lease.token == lease.token:
         # Others need not wait for the end of its record.
         candidacy._membership.leave_soon(candidacy.stop())

@@ -1,4 +1,4 @@
-"""What the records of an election say: who stands, who is next, and who has led.
+"""The records of an election: its candidates, the next leader, and the former ones.
 
 The directory of an election has
 
@@ -7,7 +7,7 @@ The directory of an election has
 - ``orders``: what people want: the order, who is appointed (by its name with the order
   "appointed", else by the token of its record), and which term is to end. It is there before the
   first candidate, so that all of them can watch it.
-- ``history``: the last terms. Whoever gets the lock writes down its term before it leads.
+- ``history``: the last terms. A new holder of the lock writes its term here before it leads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Candidate:
     """One who stands for election.
 
     ``token`` grows with each candidate that comes. ``since`` is when it came, by the clock of its
-    machine. ``term`` is that of the leader; None for all others.
+    machine. ``term`` is that of the leader; None for all others. ``owner`` is the host, the process
+    and the thread or task that stands; ``priority`` and ``data`` are as Election was given them.
     """
 
     name: str
@@ -57,11 +58,13 @@ class Candidate:
 class Term:
     """One who has led, or leads: since when, until when, and why that ended.
 
-    ``term`` is the fencing token. ``until`` is None for the leader of now. The times are by the
-    clocks of the machines that wrote them down. ``why`` is "resigned", "stepped down" (somebody
-    wanted that, or another was appointed), "lost" (it lost its lock while its process went on),
-    "broken" (by an operator), or "crashed" (its process was killed, stopped or cut off); empty for
-    the leader of now.
+    - ``term``: the fencing token.
+    - ``candidate``, ``owner``: its name; its host, process and thread or task.
+    - ``since``, ``until``: from when to when, by the clocks of the machines that wrote them down;
+      ``until`` is None for the present leader.
+    - ``why``: empty for the present leader, else one of these. "resigned"; "stepped down": by a
+      request, or another was appointed; "lost": it lost its lock while its process went on;
+      "broken": by a force release; "crashed": its process was killed, stopped or cut off.
     """
 
     term: int
@@ -76,7 +79,9 @@ class Term:
 class ElectionInfo:
     """What is known of an election: see Election for each of these.
 
-    ``appointed`` is the name of who was appointed by hand. ``history`` has the newest term first.
+    ``leader`` is who leads. ``candidates`` are all who stand, in the order in which they lead.
+    ``order`` is who is next: "first", "succession" or "appointed". ``appointed`` is the name of who
+    was appointed by hand. ``history`` has the newest term first.
     """
 
     name: str
@@ -182,8 +187,8 @@ class Candidates:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
-                f"order={order!r}: {election} has order={self.order!r} for those who stand now;"
-                " say the same everywhere"
+                f"order={order!r}: {election} has order={self.order!r} for its present"
+                f" candidates; use the same everywhere"
             )
         return Plan([_put(ORDERS, order=order)], [Unchanged(self._found.revision)], members=[said])
 
@@ -212,7 +217,7 @@ class Candidates:
     def beginning(self, new: Term, passed_over: Collection[str | None] = ()) -> Plan:
         """Return the plan for a new term; its result is whether the candidate leads.
 
-        Those that are passed over stand no more, see before(): they have to stand anew.
+        Those that are passed over stand no more, see before(): they have to stand again.
         """
         last = self.terms[-1].term if self.terms else 0
         if last >= new.term or self.awaited_by(new.owner, passed_over):
@@ -226,7 +231,7 @@ class Candidates:
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
         terms = [
-            # Who broke it knows better than who lost it.
+            # The operator who broke it knows better than the leader who lost it.
             _ended(one, why) if one.term == term and (not one.why or why == "broken") else one
             for one in self.terms
         ]
@@ -285,7 +290,7 @@ class Directory(Recipe):
 
 
 class Orders(Follower[Snapshot]):
-    """One who is told what people want of a leader."""
+    """An observer of the requests to a leader."""
 
     keys = (ORDERS,)
 
@@ -294,7 +299,7 @@ class Orders(Follower[Snapshot]):
 
 
 class Terms(Follower[Term]):
-    """One who is told of the terms of leaders."""
+    """An observer of the terms of leaders."""
 
     keys = (HISTORY,)
     #: by the number of each term, why it had ended when it was seen

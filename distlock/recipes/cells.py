@@ -10,19 +10,22 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from distlock.types.lease import Holder
 
 R = TypeVar("R")
 
-#: Characters of a value that a table shows: on its line, and once it was opened. What has no more
-#: than the third number of them needs not be opened.
+#: Characters of a value that a table shows: on its line, and once it was opened. A value of no more
+#: than the third number need not be opened.
 _MOST_DATA, _MOST_OPENED, _ONE_LINE = 300, 4000, 24
 
 #: A text that may be translated only when it is drawn.
 Text = str | Promise
 
-#: How a value is drawn, see templates/admin/distlock/coordination/_cell.html. ``span`` is a length
-#: of time in seconds, ``moment`` a time, ``age`` how long ago that is, ``data`` anything that is
-#: JSON, ``block`` lines of text, ``diff`` pairs of a sign and a line, ``bar`` a share of 1.
+#: How a value is drawn, see templates/admin/distlock/coordination/_cell.html: ``span`` is a length
+#: of time in seconds, ``moment`` a time, ``age`` the time since then; ``data`` is any JSON,
+#: ``block`` lines of text, ``diff`` pairs of a sign and a line, ``bar`` a share of 1.
 CellFormat = Literal[
     "text",
     "mono",
@@ -112,3 +115,12 @@ Columns = Sequence[tuple[Text, Callable[[R], Cell]]]
 def facts_of(columns: Columns[R], item: R | None) -> Facts:
     """Return the row of an item: dashes if there is none."""
     return [(label, Cell(None) if item is None else cell(item)) for label, cell in columns]
+
+
+#: of those who wait, for whatever
+WAITING: Columns[Holder] = (
+    (_("Owner"), lambda holder: Cell(holder.owner, "owner")),
+    (_("For"), lambda holder: Cell(holder.since, "age")),
+    (_("Description"), lambda holder: Cell(holder.description)),
+    (_("Token"), lambda holder: Cell(holder.token, "number")),
+)

@@ -16,15 +16,15 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, or_undo, run
 from distlock.concurrency.threads import thread_logger
 from distlock.exceptions import LockLost, LockNotHeld
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_items import MOST_REASON, QueueItem, reason_of, taken_key
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import Block
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, value_of
-from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Kind, Lease, log_fields
+from distlock.types.values import checked_seconds, checked_text
 
 
 class Delivery(Block):
@@ -87,10 +87,10 @@ class Delivery(Block):
         """Count the attempt: work on the item begins now. Doing it again does nothing.
 
         It has to be done for a delivery of get_many() that is not worked on by ``with``, or an item
-        that kills each of its consumers is delivered for ever. nack() counts in any case.
+        that kills each of its consumers is delivered forever. nack() counts in any case.
 
         Raises LockLost if the delivery was lost; LockNotHeld if it is over; LockUnavailable if the
-        backend cannot be told.
+        backend does not answer.
         """
         lease = self.check()
         if self._begun:
@@ -114,15 +114,15 @@ class Delivery(Block):
 
     @property
     def _done(self) -> Plan:
-        """What is to be done when the work is."""
+        """The changes when the work is done."""
         return Plan([*map(Delete, self._keys)])
 
     def _acking(self) -> Steps[None]:
         """Remove the item from the queue: the work is done.
 
         Raises LockLost if the delivery was lost, so that the item is delivered again; LockNotHeld
-        if it was acknowledged or put back before; LockUnavailable if the backend cannot be told: it
-        is told later if the lease lasts, else the item is delivered again.
+        if it was acknowledged or put back before; LockUnavailable if the backend does not answer:
+        the request is sent later if the lease lasts, else the item is delivered again.
         """
         self.check()
         done = yield from self._member.leaving(self._done)

@@ -1,4 +1,4 @@
-"""What a recipe looks like and what may be done with it, as plain values.
+"""The appearance of a recipe, and the actions on it, as plain values.
 
 Each recipe has a subclass of Description, which distlock.registry names. The admin's pages and the
 commands of the terminal are made of it: columns and facts of cells, tables, and actions.
@@ -148,7 +148,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """That an action was done, and more values for what is said of it.
+    """An action that was done, with more values for its message.
 
     A page shows ``count`` in place of the name. ``why`` is the reason, or the error, for which it
     was not done for all.
@@ -170,12 +170,12 @@ def signature(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Missing(LookupError):
-    """What a verb is about is not there; the text says so."""
+    """The object of a verb does not exist; the text says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a verb of the terminal would do.
+    """The plan of a verb of the terminal.
 
     - ``perform``: see Perform; None if there is nothing to do.
     - ``done``: what is written then, a template for ``where``, ``target``, ``token``, the options,
@@ -204,9 +204,9 @@ class JsonInput:
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[R]):
-    """What users may do to a name, or to a part of it, after they have confirmed it.
+    """An action that users may take on a name, or on a part of it, after they have confirmed it.
 
-    - ``facts``: what it would be done to, by the report of now; None if the token is another now.
+    - ``facts``: its object, by the report of now; None if the token has changed.
     - ``perform``: does it, on another thread.
     - ``log``: what the log says then, a template for the values of the form, ``target``, ``token``
       and those of Effect.
@@ -247,7 +247,7 @@ class Action(Generic[R]):
 class Option:
     """An argument of a verb; ``what`` is as in its usage: ``candidate CANDIDATE`` or ``--term``.
 
-    Of those that are ``either`` exactly one has to be said.
+    Of those that are ``either`` exactly one has to be given.
     """
 
     what: str
@@ -296,7 +296,7 @@ class Listing(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A verb that draws a line anew until it ends; it gets the width of the terminal each time."""
+    """A verb that draws a line again until it ends; it gets the width of the terminal each time."""
 
     help: str
     lines: Callable[[Ref, Callable[[], int]], Iterator[str]]
@@ -305,6 +305,8 @@ class Live:
 class Description(ABC, Generic[R]):
     """What one recipe looks like. A report is what a backend was asked for one name."""
 
+    #: the class whose info() is a report; see read()
+    recipe: ClassVar[Any]
     #: of the list, after the name and the backend
     columns: ClassVar[Columns[Any]]
     #: what the list of the admin says when there is nothing of the kind
@@ -327,9 +329,9 @@ class Description(ABC, Generic[R]):
     #: whether ``locks top`` asks for the problems of each name
     watched: ClassVar[bool] = False
 
-    @abstractmethod
     def read(self, ref: Ref) -> R:
         """Ask a backend for a name, on a thread that may block and knows no language."""
+        return ref.recipe(self.recipe).info()  # type: ignore[no-any-return]
 
     def report(self, alias: str, name: str) -> R:
         """See read()."""

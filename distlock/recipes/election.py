@@ -13,22 +13,22 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, LockLost, LockNotHeld
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import checked_callback, checked_data, checked_int, checked_label
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
+from distlock.types.values import checked_callback, checked_data, checked_int, checked_label
 
 #: Seconds that one who gives up has for telling the others.
 _LAST_ANSWER = 1.0
 
 
 class _CandidateState:
-    """What an election has in one process: a candidate, which does not stand yet."""
+    """The state of an election in one process: a candidate, which does not stand yet."""
 
     def __init__(self, election: Election) -> None:
         owner = new_owner()
@@ -51,12 +51,12 @@ class Election(Block, Recipe):
 
     Leading is holding the lock ``"election:NAME"`` of the same backend, which belongs to this
     object, and not to a thread: so the term of a leader is the lock's fencing token, it is renewed
-    as a lock is, and its loss is told before another one can lead. Candidates are records that
+    as a lock is, and its loss is reported before another one can lead. Candidates are records that
     decide who is next, and nothing else. Each object is one candidate.
 
     ``order`` says who is next: "first" who came first; "succession" who has the greatest
-    ``priority``, and of those who came first; "appointed" only who was appointed by hand. Who
-    leads goes on until it resigns, is lost, or is asked to step down; with "appointed" that is so
+    ``priority``, and of those who came first; "appointed" only one that was appointed by hand. A
+    leader goes on until it resigns, is lost, or is asked to step down; with "appointed" that is so
     as soon as another one is appointed.
     """
 
@@ -112,9 +112,9 @@ class Election(Block, Recipe):
     def _campaign(self, blocking: bool = True, timeout: float | None = None) -> Steps[bool]:
         """Stand for election, and wait until this candidate leads; False if it does not.
 
-        ``blocking`` and ``timeout`` are as of ``Lock.acquire()``. Who gives up, with False or an
-        error, stands no more, and leads no more. Once it stands, or if it has led before, a wait
-        without a limit goes on through outages.
+        ``blocking`` and ``timeout`` are as of ``Lock.acquire()``. A candidate that gives up, with
+        False or an error, no longer stands or leads. Once it stands, or if it has led before, a
+        wait without a limit goes on through outages.
 
         Raises LockError if this candidate stands already, ValueNotAgreed if others stand with
         another order, LockUnavailable if the backend cannot be asked.
@@ -158,7 +158,7 @@ class Election(Block, Recipe):
 
         Raises LockNotHeld if this one does not lead, nor stands, LockLost if it had lost that.
         LockError if ``to`` does not stand, and then nothing is changed. LockUnavailable if the
-        backend cannot be told; it is told later.
+        backend does not answer; the request is sent later.
         """
         this = self._candidacy
         if to is not None:
@@ -170,10 +170,12 @@ class Election(Block, Recipe):
     resign, aresign = twins("resign", _leaving, leaves=True)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Steps[Any]:
-        """Campaign, call a function while this one leads, resign, and return what it returned.
+        """Campaign, call a ``function`` while this one leads, resign, and return what it returned.
 
-        For ``arun()`` it is a coroutine function. If this one leads no more when the function ends,
-        without an error or with LockLost, it campaigns again. Any other error is raised.
+        Further arguments are those of the function. For ``arun()`` it is a coroutine function. If
+        this one leads no more when the function ends, without an error or with LockLost, it
+        campaigns again. Any other error is raised. Raises TypeError if it is no function, and what
+        campaign() and resign() raise.
         """
         if not callable(function):
             raise TypeError(f"function must be callable, not {function!r}")
@@ -191,7 +193,7 @@ class Election(Block, Recipe):
                 # What is lost before this one has led is a lock around this.
                 if isinstance(error, LockLost) and self._candidacy.lease and not self.leading:
                     continue
-                # Who stood before, or leads, was not begun here.
+                # A candidate that stood before, or leads, was not begun here.
                 if self._candidacy is not before and not self._ends_elsewhere(error):
                     with suppress(LockError):
                         yield from self._leaving()
@@ -233,7 +235,10 @@ class Election(Block, Recipe):
             lock.check()  # what this process knows to be lost must not be committed
 
     def _info(self) -> Steps[ElectionInfo]:
-        """Return who leads, who stands in which order, who was appointed, and who has led."""
+        """Return who leads, who stands in which order, who was appointed, and who has led.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found = Candidates((yield self._read()))
         inspect = partial(inspect_holder, self._candidacy.lock._backend, self._directory)
         lock: LockInfo = yield self._ask(inspect)
@@ -242,19 +247,28 @@ class Election(Block, Recipe):
     info, ainfo = twins("info", _info)
 
     def _leader(self) -> Steps[Candidate | None]:
-        """Return who leads; a moment later it may be another one."""
+        """Return who leads; a moment later it may be another one.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).leader
 
     leader, aleader = twins("leader", _leader)
 
     def _candidates(self) -> Steps[tuple[Candidate, ...]]:
-        """Return who stands, in the order in which they lead."""
+        """Return who stands, in the order in which they lead.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).candidates
 
     candidates, acandidates = twins("candidates", _candidates)
 
     def _history(self) -> Steps[tuple[Term, ...]]:
-        """Return the last 50 terms, newest first: who led, from when to when, why that ended."""
+        """Return the last 50 terms, newest first: who led, from when to when, why that ended.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).history
 
     history, ahistory = twins("history", _history)
@@ -262,8 +276,8 @@ class Election(Block, Recipe):
     def changes(self, timeout: float | None = None) -> Follower[Term]:
         """Yield the term of the leader of now, and then each that begins or ends, in order.
 
-        For ``timeout`` seconds, or for ever, and through outages. Each beginning and each end comes
-        once; whoever is told of so late that more than 50 terms have passed misses some.
+        For ``timeout`` seconds, or forever, and through outages. Each beginning and each end comes
+        once; an observer that falls more than 50 terms behind misses some.
         """
         return Terms(self, deadline_of(timeout))
 
@@ -274,7 +288,7 @@ class Election(Block, Recipe):
     def _appoint(
         self, candidate: Candidate | str | None, *, reason: str = "", who: str = ""
     ) -> Steps[None]:
-        """Appoint who is to lead next; ``None`` appoints nobody.
+        """Appoint the ``candidate`` that is to lead next; ``None`` appoints nobody.
 
         With the order "appointed" nobody else may lead then, and who leads is asked to step down.
         With the other orders this one follows the leader of now, unless it loses its place before.
@@ -282,7 +296,7 @@ class Election(Block, Recipe):
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
         that is not said.
 
-        Raises LockError if it does not stand.
+        Raises LockError if it does not stand, LockUnavailable if the backend does not answer.
         """
         yield from self._appointing(candidate)
         named = "nobody" if candidate is None else candidate
@@ -298,11 +312,11 @@ class Election(Block, Recipe):
     appoint, aappoint = twins("appoint", _appoint)
 
     def _step_down(self, term: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Ask the leader of a term to step down; False if it does not lead any more.
+        """Ask the leader of a ``term`` to step down; False if it does not lead any more.
 
-        It is told as of a loss, and keeps others out until it has resigned, or its lease has ended:
-        it is renewed no more. Where its process does not answer, see force_release(). It is written
-        to the audit log, see appoint().
+        For the leader this is a loss. It keeps others out until it has resigned, or its lease has
+        ended: it is no longer renewed. Where its process does not answer, see force_release(). It
+        is written to the audit log, see appoint().
         """
         step = Candidates.plan(Candidates.recalling, checked_int("term", term))
         found: Term | None = (yield self._change(step)).result
@@ -314,7 +328,10 @@ class Election(Block, Recipe):
     step_down, astep_down = twins("step_down", _step_down)
 
     def _force_release(self, term: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Break the lock of a leader; False if it does not lead any more. See Lock."""
+        """Break the lock of the leader of a ``term``; False if it does not lead any more.
+
+        See Lock.force_release().
+        """
         lock, term = self._candidacy.lock, checked_int("term", term)
         signed: dict[str, str] = {"reason": reason, "who": who}
         blocking = partial(lock.force_release, term, **signed)

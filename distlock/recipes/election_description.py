@@ -27,14 +27,14 @@ from distlock.recipes.description import (
 from distlock.recipes.election import Election
 from distlock.types.values import quoted
 
-#: What the orders are called, and what they mean.
+#: The names of the orders, and their meaning.
 _ORDERS: dict[str, tuple[Text, Text]] = {
     "first": (_("who came first"), _("The candidate who came first is the next to lead.")),
     "succession": (
         _("by priority"),
         _("The candidate of the greatest priority is the next to lead."),
     ),
-    "appointed": (_("by hand"), _("Only who was appointed by hand may lead.")),
+    "appointed": (_("by hand"), _("Only a candidate that was appointed by hand may lead.")),
 }
 #: Why terms have ended.
 _WHY = {
@@ -72,11 +72,11 @@ def _appoint_consequences(info: ElectionInfo, ref: Ref) -> list[Text]:
     if info.order == "appointed":
         return [
             _("Nobody else may lead from then on."),
-            _("Who leads now is asked to step down; the candidate leads once it has."),
+            _("The present leader is asked to step down; the candidate leads once it has."),
         ]
     return [
         _("The candidate leads next, before all others."),
-        _("Who leads now goes on until it resigns, is lost, or is asked to step down."),
+        _("The present leader goes on until it resigns, is lost, or is asked to step down."),
     ]
 
 
@@ -126,11 +126,12 @@ STEP_DOWN: Action[ElectionInfo] = Action(
     title=_("Ask the leader to step down"),
     button=_("Ask it to step down"),
     consequences=lambda info, ref: [
-        _("The leader is told as of a loss, and the next candidate leads once it has resigned."),
-        _("Until then, for the length of a lease at the most, it keeps the others out."),
+        _("For the leader this is a loss, and the next candidate leads once it has resigned."),
+        _("Until then, for the length of a lease at most, it keeps the others out."),
         _(
-            "A leader whose process does not answer is not told: it is gone when its lease ends."
-            " If it goes on in spite of being asked, its lock can be broken among the held locks."
+            "A leader whose process does not answer cannot learn of it: it is gone when its"
+            " lease ends."
+            " If it goes on in spite of the request, its lock can be broken among the held locks."
         ),
     ],
     facts=_leader_facts,
@@ -171,16 +172,16 @@ _TERM: Columns[Term] = (
 )
 
 
-@operation(
-    "Appoint who is to lead next.", Option("candidate CANDIDATE", "The name of one who stands.")
-)
+@operation("Appoint the next leader.", Option("candidate CANDIDATE", "The name of a candidate."))
 def _appointing(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, candidate = ref.recipe(Election).info(), options["candidate"]
     named = next((one for one in info.candidates if one.name == candidate), None)
     if named is None:
         names = ", ".join(quoted(one.name) for one in info.candidates)
-        raise Missing(f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
-    when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
+        raise Missing(f"{candidate!r} does not stand; the candidates are: {names or 'nobody'}")
+    when = (
+        "leads as soon as the present leader has left" if info.order == "appointed" else "is next"
+    )
     missing = f"{candidate!r} does not stand in election {ref.exact}"
     ref = ref.of(named.token, candidate)
     return Proposal(ref, _appoint, f"%(target)s {when}.", missing=missing)
@@ -188,7 +189,7 @@ def _appointing(ref: Ref, options: dict[str, Any]) -> Proposal:
 
 @operation(
     "Ask the leader of a term to step down. Asks first.",
-    Option("--term", "That of the leader, as `election show` prints it.", "whole", required=True),
+    Option("--term", "The leader's term, as `election show` prints it.", "whole", required=True),
     asks=True,
 )
 def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:
@@ -201,9 +202,10 @@ def _stepping_down(ref: Ref, options: dict[str, Any]) -> Proposal:
 class ElectionDescription(Description[ElectionInfo]):
     """The leader, the candidates in order, and the history."""
 
+    recipe = Election
     help = "Elections: list, show, history, appoint a leader, ask one to step down."
-    list_help = "List the elections, and who leads."
-    show_help = "Show who leads, and who stands in which order."
+    list_help = "List the elections with their leaders."
+    show_help = "Show the leader, and the candidates in their order."
     empty = _("Elections are listed here once a candidate has stood.")
     missing = "nobody leads or stands in election {}"
     columns: ClassVar[Columns[ElectionInfo]] = (
@@ -217,7 +219,7 @@ class ElectionDescription(Description[ElectionInfo]):
     actions = (APPOINT, STEP_DOWN)
     verbs: ClassVar = {
         "history": Listing(
-            "List who has led, newest first, and why it ended.",
+            "List the former leaders, newest first, and why they ended.",
             lambda ref: ref.recipe(Election).history(),
             _TERM,
             missing="nobody has led in election {}",
@@ -225,10 +227,6 @@ class ElectionDescription(Description[ElectionInfo]):
         "appoint": _appointing,
         "step-down": _stepping_down,
     }
-
-    def read(self, ref: Ref) -> ElectionInfo:
-        """Return who leads, who stands, and who has led."""
-        return ref.recipe(Election).info()
 
     def is_there(self, report: ElectionInfo) -> bool:
         """Return whether somebody stands."""
@@ -281,9 +279,9 @@ def _explanation(report: ElectionInfo) -> list[Text]:
         )
     elif report.candidates:
         first = _(
-            "Nobody leads at the moment: the last leader’s lease has not ended yet, or nobody who"
-            " stands may lead."
+            "Nobody leads at the moment: the last leader’s lease has not ended yet, or no"
+            " candidate may lead."
         )
     else:
-        first = _("Nobody leads, and nobody stands.")
+        first = _("There is no leader and no candidate.")
     return [first, _ORDERS[report.order][1]]

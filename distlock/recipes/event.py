@@ -1,8 +1,8 @@
 """An event that one process sets and all others see, kept in the backend's store.
 
 Its directory has one record, ``event``, bound to no session. It is changed only from set to not
-set, or from not set to set. So whoever finds it not set, and changed since, knows that it was set
-in between.
+set, or from not set to set. So a waiter that finds it not set, and changed since, knows that it was
+set in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, state
 from distlock.recipes.description import Description, Detail, Ref
 from distlock.recipes.recipe import Recipe, deadline_of
@@ -30,8 +30,9 @@ _EVENT = "event"
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
-    """Whether an event is set, and who has set or cleared it last, and when, by its own clock.
+    """Whether an event is set, and its last change.
 
+    ``is_set`` is its state; ``by`` set or cleared it last, and ``at`` is when, by the clock there.
     ``token`` grows with every change. All but the first three are None if it was never set.
     """
 
@@ -52,25 +53,39 @@ class Event(Recipe):
     kind = Kind.EVENT
 
     def _info(self) -> Steps[EventInfo]:
-        """Return whether it is set, and who has changed it last."""
+        """Return whether it is set, and who has changed it last.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._seen((yield self._read()))
 
     def _look(self) -> Steps[bool]:
-        """Return whether it is set."""
+        """Return whether it is set.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).is_set
 
     def _set(self) -> Steps[None]:
-        """Set it, and wake all who wait. Setting it twice does no harm."""
+        """Set it, and wake all who wait. Setting it twice does no harm.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._become(True)
 
     def _clear(self) -> Steps[None]:
-        """Let those who come from now on wait until it is set again."""
+        """Let those who come from now on wait until it is set again.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._become(False)
 
     def _wait(self, timeout: float | None = None) -> Steps[bool]:
-        """Wait until it is set; False if it is not for ``timeout`` seconds (None: for ever).
+        """Wait until it is set; False if it is not for ``timeout`` seconds (None: forever).
 
         True also if it was set while this waited, and cleared again before this could see it.
+        Raises LockUnavailable if the backend does not answer until then, or for the length of a
+        lease.
         """
         tokens = set[int | None]()
 
@@ -111,6 +126,7 @@ def _state(report: EventInfo) -> Cell:
 class EventDescription(Description[EventInfo]):
     """Whether it is set, and who did that."""
 
+    recipe = Event
     help = "Events: list, show."
     empty = _("Events are listed here once they have been set.")
     columns: ClassVar[Columns[EventInfo]] = (
@@ -118,10 +134,6 @@ class EventDescription(Description[EventInfo]):
         (_("Changed by"), lambda report: Cell(report.by, "mono")),
         (_("Changed"), lambda report: Cell(report.at, "moment")),
     )
-
-    def read(self, ref: Ref) -> EventInfo:
-        """Return whether it is set, and who did that."""
-        return ref.recipe(Event).info()
 
     def detail(self, ref: Ref, report: EventInfo) -> Detail:
         """Return the same."""

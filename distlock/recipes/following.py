@@ -15,16 +15,15 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import call_and_log, start_for_callbacks, thread_logger
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
-from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
+from distlock.types.values import checked_callback
 
 T = TypeVar("T")
 
@@ -109,7 +108,7 @@ class Follower(Iterator[T], AsyncIterator[T]):
 
 
 class LastSeen:
-    """What this process has seen of one record; any thread replaces its parts as a whole."""
+    """The state of one record in this process; any thread replaces its parts as a whole."""
 
     def __init__(self) -> None:
         #: the record of the highest revision
@@ -143,7 +142,7 @@ class Watch(AbstractContextManager["Watch"]):
     """Calls a function with what comes to one who follows, on a thread of its own.
 
     It ends when it is closed, or collected as garbage. In the child of a fork it goes on, and
-    begins anew.
+    begins again.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class Watch(AbstractContextManager["Watch"]):
         start_for_callbacks(_call_back, "distlock-watch", ref(self), self._follower)
 
     def go_on_in_child(self) -> None:
-        """Begin anew in the child of a fork, on a thread of its own."""
+        """Begin again in the child of a fork, on a thread of its own."""
         if not self._follower.stopped.over:
             earlier, self._follower = self._follower, self._follow()
             earlier.stopped.resolve(None)  # this may have been interrupted, and comes once more
@@ -195,7 +194,7 @@ _watches: WeakSet[Watch] = WeakSet()
 @fork.in_child
 def _go_on_in_child() -> None:
     """Go on with all watches: a server may import everything before it forks."""
-    if not gevent_patched():  # which makes its loop anew only after this: no greenlet could begin
+    if not gevent_patched():  # which makes its loop again only after this: no greenlet could begin
         for watch in list(_watches):
             watch.go_on_in_child()
 

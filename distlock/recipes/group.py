@@ -3,9 +3,9 @@
 For each member its directory has
 
 - ``h/NONCE``: that it is there. It is bound to the session of its process, and vanishes with it.
-- ``m/NONCE``: what it says of itself. It is put by the same change, and stays. Who leaves puts it
-  once more, with how it went. If a process has died, or was away for longer than its lease,
-  whoever watches finds ``m/`` without ``h/`` and does that, unless somebody else has.
+- ``m/NONCE``: what it says of itself. It is put by the same change, and stays. A leaving member
+  puts it once more, with how it went. If a process has died, or was away for longer than its lease,
+  a watcher finds ``m/`` without ``h/`` and does that, unless another one has.
 
 So all who watch read of the same departures in the same order, however late they look.
 """
@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import Delete, Exists, Peek, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.following import Follower, Watch
@@ -35,8 +35,8 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, owner_of, since_when, value_of
-from distlock.types.arguments import checked_count, checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
+from distlock.types.values import checked_count, checked_data, checked_name
 
 _MEMBER = "m/"
 #: How many departures are kept for those who have not looked yet, and how many are noted or
@@ -53,7 +53,8 @@ class Member:
     """One who is, or was, in a group.
 
     ``token`` grows with every join, so it tells two members of one name apart. ``owner`` has the
-    host, process id and thread or task that joined; ``since`` is when.
+    host, process id and thread or task that joined; ``since`` is when. ``data`` is what it says of
+    itself.
     """
 
     name: str
@@ -64,14 +65,17 @@ class Member:
 
 
 class Change(NamedTuple):
-    """What has become of a member; see Group.changes()."""
+    """What has become of a member; see Group.changes().
+
+    ``what`` is "joined", "updated", "left" or "crashed", ``member`` who it is about.
+    """
 
     what: What
     member: Member
 
 
 class Group(Block, Recipe):
-    """Which processes are there: each joins with a name and some data, and all see who is there.
+    """The living processes: each joins with a name and some data, and all see all members.
 
     A member that has left is gone at once, one whose process died within a lease. One that was
     away for longer than its lease (stopped, or cut off) counts as crashed, and joins again by
@@ -122,8 +126,8 @@ class Group(Block, Recipe):
     def _leaving(self, timeout: float | None = None) -> Steps[bool]:
         """Be no member any more; False if it was none, by then.
 
-        LockUnavailable if the backend cannot be told, or not in ``timeout`` seconds; that is done
-        later, or with the lease's end.
+        LockUnavailable if the backend does not answer, or not in ``timeout`` seconds; the member
+        leaves later, or with the lease's end.
         """
         plan = Plan(member_changes=self._departure)
         return self._membership.leaving(plan, deadline_of(timeout))
@@ -131,7 +135,7 @@ class Group(Block, Recipe):
     leave, aleave = twins("leave", _leaving, leaves=True)
 
     def _update(self, data: Mapping[str, Any]) -> Steps[None]:
-        """Say something else of this member, from now on, also when it joins again.
+        """Change the ``data`` of this member, from now on, also when it joins again.
 
         Raises LockNotHeld if it is no member; LockLost if it was lost and is not back yet: it will
         come back with the new data; LockUnavailable if the backend cannot be asked.
@@ -160,14 +164,17 @@ class Group(Block, Recipe):
     # Looking
 
     def _members(self) -> Steps[tuple[Member, ...]]:
-        """Return who is there, in the order in which they have joined."""
+        """Return the members, in the order in which they have joined.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         roll = Roll((yield self._read()))
         return tuple(map(roll.member, roll.there.values()))
 
     members, amembers = twins("members", _members)
 
     def _wait_for(self, count: int, timeout: float | None = None) -> Steps[bool]:
-        """Wait until there are at least ``count`` members; False if not within so many seconds.
+        """Wait until there are at least ``count`` members; False if not within ``timeout`` seconds.
 
         LockUnavailable if the backend does not answer until then, or for the length of a lease.
         """
@@ -178,22 +185,22 @@ class Group(Block, Recipe):
     wait_for, await_for = twins("wait_for", _wait_for)
 
     def changes(self, timeout: float | None = None) -> Follower[Change]:
-        """Yield who is there, each as "joined", and then what changes, for ``timeout`` seconds.
+        """Yield the members, each as "joined", and then the changes, for ``timeout`` seconds.
 
         All who watch get the same, each join and each departure once and in order: "left" by its
         own wish, "crashed" if its process died or was away for longer than its lease. Changes of
         one member's data between two looks are one "updated".
 
-        It goes on through outages. A watcher that has missed more departures than are kept, which
-        are 50 at least, is told of the members it knew that they "crashed", and not of those that
-        both came and went meanwhile.
+        It goes on through outages. A watcher that has missed more departures than are kept, at
+        least 50, sees all members that it knew as "crashed". It does not see those that both came
+        and went meanwhile.
         """
         return _MembersWatcher(self, deadline_of(timeout))
 
     achanges = changes
 
     def watch(self, callback: Callable[[Change], object]) -> Watch:
-        """Call ``callback(change)`` for each change, as Config.watch() does for values."""
+        """Call ``callback(change)`` for each change; return and raise as Config.watch() does."""
         return Watch(partial(_MembersWatcher, self), callback)
 
     # Inside
@@ -201,7 +208,7 @@ class Group(Block, Recipe):
     def _look(self, deadline: float | None) -> Snapshot:
         """Read what joining depends on: no records, unless some are to be removed."""
         there = held_key("")
-        seen = self._store.peek(self._directory, {}, [there, _MEMBER], deadline)
+        seen = self._store.peek(self._directory, Peek(count=[there, _MEMBER]), deadline)
         if seen.counts[_MEMBER] - seen.counts[there] <= _KEPT:
             return seen
         return self._store.read(self._directory, deadline)
@@ -224,11 +231,12 @@ class _MembersWatcher(Follower[Change]):
 
     #: the revision of the last look
     _since: int | None = None
-    #: by nonce, what each said then of whom it is told that it has joined, and not that it went
+    #: by nonce, the value of each member that was reported as joined, and not as gone
     _known: Mapping[str, Record] = {}
 
     def _looking(self) -> Steps[Snapshot | None]:
-        """Note who has crashed, unless somebody else has; it is told after the next look."""
+        """Note crashed members, unless another watcher has; they are reported after the next
+        look."""
         seen: Snapshot | None = yield from super()._looking()
         gone = [] if seen is None else Roll(seen).gone
         if crashed := [one for one in gone if _how(one) is None][:_AT_ONCE]:
@@ -248,7 +256,7 @@ class _MembersWatcher(Follower[Change]):
             if nonce in roll.there if since is None else said.created > since:
                 told.append((said.created, "joined", said))
             elif before is None:
-                continue  # it was gone when watching began, or its departure was told
+                continue  # it was gone when watching began, or its departure was reported
             elif how is None and said.revision > before.revision:
                 told.append((said.revision, "updated", said))
             if how is None:
@@ -267,7 +275,7 @@ class Roll:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         records = snapshot.records
-        #: by nonce, what each says of itself who is there or was; and those who are there
+        #: by nonce, the values of present and former members; and the present ones
         self.said = {key[2:]: one for key, one in records.items() if key.startswith(_MEMBER)}
         self.there = {key: one for key, one in self.said.items() if held_key(key) in records}
         gone = [one for key, one in self.said.items() if key not in self.there]
@@ -293,8 +301,8 @@ class GroupDescription(Description[Sequence[Member]]):
     """The members of a group: since when they are there, and their data."""
 
     help = "Groups of processes: list, show."
-    list_help = "List the groups, and how many are in each."
-    show_help = "Show who is in a group."
+    list_help = "List the groups, with their numbers of members."
+    show_help = "Show the members of a group."
     empty = _("Groups are listed here once a process has joined one.")
     missing = "nobody is in group {}"
     entries = "members"
@@ -328,7 +336,7 @@ class GroupDescription(Description[Sequence[Member]]):
             tables=[Table("members", _("Members"), self.members, report, empty, hint)],
             explanation=[
                 _(
-                    "Each process that is there renews its record. If a process dies, or is cut"
+                    "Each member renews its record. If a process dies, or is cut"
                     " off for longer than its lease, it is gone from here."
                 ),
                 _(

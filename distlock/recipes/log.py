@@ -6,8 +6,8 @@ The directory of a log has
   the first entry that is kept. It is put only if nobody else has put one meanwhile.
 - ``e/NUMBER``: the same of each entry that is kept, put in the same change.
 
-Who follows a Config looks at the last entry. A subscriber of a Topic looks at it, and at the next
-few by their keys: what else is kept costs nothing.
+A follower of a Config looks at the last entry. A subscriber of a Topic looks at it, and at the next
+few by their keys: other entries cost nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower, LastSeen, Watch
 from distlock.recipes.recipe import (
     Encoder,
@@ -42,20 +42,20 @@ from distlock.recipes.recipe import (
 )
 from distlock.records.recipe_records import Done, Plan
 from distlock.records.seats import as_datetime
-from distlock.types.arguments import (
+from distlock.types.lease import Kind
+from distlock.types.owners import current_owner
+from distlock.types.values import (
     checked_count,
     checked_flag,
     checked_int,
     checked_seconds,
     checked_text,
 )
-from distlock.types.lease import Kind
-from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 
 LAST = "last"
-#: Records that one change removes at the most: ``keep`` may have become much smaller.
+#: Records that one change removes at most: ``keep`` may have become much smaller.
 _MOST_REMOVED = 50
 #: Seconds that others may be faster each time, until one who puts without a limit gives up.
 MOST_BUSY = 30.0
@@ -141,6 +141,7 @@ def _entries(found: Snapshot) -> list[Record]:
 class Value:
     """What a Config was set to.
 
+    - ``value``: as set() was given it; the default of get() if it was never set.
     - ``version``: 1, 2, 3 …; 0 if it was never set.
     - ``who``, ``reason``, ``at``: who set it, why, and when, by the clock of that machine.
     - ``stale``: the backend could not be asked, and this is what this process has seen last.
@@ -157,7 +158,7 @@ class Value:
 class Config(Log):
     """One value under a name, the same in all processes: ``Config("mailer").get().value``.
 
-    It is anything that JSON can say, in 64 KiB at the most. Each ``set()`` gives it the next
+    It is anything that JSON can say, in 64 KiB at most. Each ``set()`` gives it the next
     version, on the condition that nobody else has meanwhile: so versions come one after the other,
     and each is in the history for a time.
     """
@@ -202,12 +203,13 @@ class Config(Log):
     ) -> Steps[int]:
         """Set the value for all processes; return its version.
 
+        - ``value``: anything that JSON, or the ``encoder``, can say, in 64 KiB at most.
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
           several who change the same version one succeeds. Without it the last one wins.
         - ``reason``: why, for people.
         - ``who``: who did it; by default what goes on here (distlock.activity), or this process.
 
-        It is also written to the audit log, there by the system's user unless ``who`` is said.
+        It is also written to the audit log, there by the system's user unless ``who`` is given.
 
         Raises StaleToken, with nothing changed, if it has another version; TypeError or ValueError
         if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
@@ -245,7 +247,8 @@ class Config(Log):
     ) -> Steps[int]:
         """Set the value to what it was in a version; return the new version, which this makes.
 
-        Raises ValueError if that version is not kept any more; the rest is as for set().
+        ``version`` is the number of the old one. Raises ValueError if it is not kept any more; the
+        rest is as for set().
         """
         key = _entry_key(checked_int("version", version))
         found: Snapshot = yield self._read(keys=[key])
@@ -283,10 +286,10 @@ class Config(Log):
 
 
 class _ConfigFollower(Follower[Value]):
-    """What one who follows a Config has seen of it."""
+    """The state of a follower of a Config."""
 
     keys = (LAST,)
-    #: the revision of the value that was told last
+    #: the revision of the value that was reported last
     _revision = 0
     #: since when the servers have shown an older one
     _older_since = math.inf
@@ -294,7 +297,7 @@ class _ConfigFollower(Follower[Value]):
     def _news(self, snapshot: Snapshot) -> Iterator[Value]:
         """Return the value if it is another one, and remember when it was looked at.
 
-        One that is older than the last is shown by a server that is behind: so it is told only
+        A value older than the last one comes from a server that is behind: so it is reported only
         after a lease, because then the newer one is lost.
         """
         known = _known(self.recipe.using, self.recipe.name)
@@ -335,6 +338,7 @@ def _value_of(record: Record | None, default: Any = None) -> Value:
 class Message:
     """What was published.
 
+    - ``message``: as publish() was given it.
     - ``number``: 1, 2, 3 …
     - ``who``, ``at``: who published it, and when, by the clock of that machine.
     - ``missed``: how many messages before this one were removed before the subscriber read them.
@@ -357,7 +361,7 @@ class Topic(Log):
     kind = Kind.TOPIC
 
     def _publish(self, message: Any, *, who: str = "") -> Steps[int]:
-        """Publish what JSON can say, in 64 KiB at the most; return its number.
+        """Publish a ``message``: what JSON can say, in 64 KiB at most; return its number.
 
         ``who`` and errors: as for Config.set(). After LockUnavailable with ``maybe_applied`` it
         may have been published, once, or may be yet.
@@ -374,11 +378,11 @@ class Topic(Log):
         For a task: ``async for message in await topic.asubscribe()``.
 
         - ``since``: begin after the message of this number; 0 begins with the oldest that is kept.
-        - ``timeout``: end after so many seconds; None goes on for ever, also through outages.
+        - ``timeout``: seconds after which it ends; None goes on forever, also through outages.
 
-        A subscriber who was slower than ``keep`` messages gets those that are kept, and is told in
-        ``Message.missed``. Raises ValueError if ``since`` is no number of a message,
-        LockUnavailable if the backend cannot be asked now.
+        A subscriber more than ``keep`` messages behind gets those that are kept, with the number of
+        the others in ``Message.missed``. Raises ValueError if ``since`` is not the number of a
+        message, LockUnavailable if the backend does not answer.
         """
         key = LAST if since is None else _entry_key(checked_int("since", since))
         found: Snapshot = yield self._read(keys=[LAST, key])

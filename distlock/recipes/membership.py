@@ -12,7 +12,7 @@ from weakref import ref
 
 from distlock.activity import current_activity
 from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
-from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import backoff
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.steps import Call, Steps, or_undo, run
 from distlock.concurrency.threads import start, thread_logger
@@ -31,7 +31,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class _MemberState:
-    """What a membership has in one process."""
+    """The state of a membership in one process."""
 
     def __init__(self) -> None:
         #: protects which hold this is; no backend is asked while it is taken
@@ -41,7 +41,7 @@ class _MemberState:
 
 @dataclass(eq=False)
 class Membership:
-    """Keeps a record of this process: it is renewed with the leases, and its loss is told.
+    """Keeps a record of this process: it is renewed with the leases, and its loss is reported.
 
     It lasts until it is left or lost, until the process ends, or until this object is collected as
     garbage. The child of a fork is no member.
@@ -221,7 +221,7 @@ class Membership:
     # Inside
 
     def _claim(self, lost: Hold | None) -> Claim:
-        """Return a new claim, of who joins; of whoever had the one that was lost."""
+        """Return a new claim, of the joining owner, or of the owner of the lost one."""
         recipe, what = self.recipe, current_activity()
         owner = self.owner or (lost.lease.owner if lost else current_owner())
         length = checked_lease(recipe._backend, self.length)
@@ -265,8 +265,8 @@ def joining_all(
 ) -> Steps[Done]:
     """Put the records of several members in one change, as the first one plans it.
 
-    See RecipeRecords.change() for ``read`` and ``once``. ``lost`` is what they had before: whoever
-    has left or joined meanwhile has the last word.
+    See RecipeRecords.change() for ``read`` and ``once``. ``lost`` is what they had before: a
+    process that has left or joined meanwhile has the last word.
     """
     first, backend = members[0], members[0].recipe._backend
     state, claims = first._state(), [member._claim(lost) for member in members]
@@ -335,5 +335,5 @@ def _tell_loss(known: ref[Membership], lease: Lease) -> None:
         if member.rejoins:
             try:
                 start(_rejoin, "distlock-rejoin", known, hold)
-            except RuntimeError:  # no more threads can be had: this one has to do
+            except RuntimeError:  # no more threads can be started: this one has to do
                 _rejoin(known, hold)

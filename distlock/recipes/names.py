@@ -17,11 +17,11 @@ from typing import Any, ClassVar, TypeVar
 
 from django.utils.translation import gettext_lazy as _
 
-from distlock.backends.store import Delete, Exists, Snapshot
+from distlock.backends.store import Delete, Exists, Peek, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, or_undo
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership
@@ -29,8 +29,8 @@ from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, owner_of, since_when
 from distlock.runtime.hold import OnLost
-from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
+from distlock.types.values import checked_callback, checked_data, checked_flag, checked_name
 
 T = TypeVar("T")
 
@@ -42,7 +42,12 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What is registered under a name, by whom and since when; ``data`` is what was given.
+    """What is registered under a name.
+
+    - ``address``, ``data``: as the owner has given them.
+    - ``unique``: whether nobody else can have the name.
+    - ``owner``, ``token``: who registered it, and the fencing token.
+    - ``since``: when it was registered.
 
     ``promised`` is the address to which the name is being handed over, see hand_over().
     """
@@ -83,10 +88,11 @@ class Names(Recipe):
     ) -> Steps[Registration]:
         """Give a name an address, for as long as this process lives and keeps what is returned.
 
+        - ``name``, ``address``: texts, the name as of a Lock.
         - ``unique``: nobody else can have the name. With False it is that of a service, and each
           registration adds an address. Use one of the two for a name: the other is refused.
         - ``data``: is returned by resolve(); at most 4 KiB of JSON.
-        - ``timeout``: seconds to wait for the name to be free; 0 tries once, None waits for ever.
+        - ``timeout``: seconds to wait for the name to be free; 0 tries once, None waits forever.
         - ``on_lost(lease)``: is called on another thread if the registration is lost, before
           anybody else can have the name. A unique name that was lost is not taken again: call
           register(), which is refused if somebody has it by then, and gives a new token. The
@@ -113,13 +119,19 @@ class Names(Recipe):
     register, aregister = twins("register", _register)
 
     def _resolve(self, name: str) -> Steps[Address | None]:
-        """Return what has the name, None if nothing has; of a service the oldest address."""
+        """Return what has the ``name``, None if nothing has; of a service the oldest address.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._wait_for(name, 0)
 
     resolve, aresolve = twins("resolve", _resolve)
 
     def _resolve_all(self, name: str | None = None) -> Steps[tuple[Address, ...]]:
-        """Return all that is registered under a name, or under any name; the oldest first."""
+        """Return all that is registered under a ``name``, or under any (None), the oldest first.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         if name is None:
             seen = yield self._read()
         else:
@@ -129,7 +141,11 @@ class Names(Recipe):
     resolve_all, aresolve_all = twins("resolve_all", _resolve_all)
 
     def _wait_for(self, name: str, timeout: float | None = None) -> Steps[Address | None]:
-        """Return what has the name, once something has; None after ``timeout`` seconds."""
+        """Return what has the ``name``, once something has; None after ``timeout`` seconds.
+
+        None waits forever. Raises LockUnavailable if the backend does not answer until then, or for
+        the length of a lease.
+        """
         wanted, deadline = checked_name(name), deadline_of(timeout)
 
         def look(snapshot: Snapshot) -> Address | None:
@@ -143,7 +159,8 @@ class Names(Recipe):
         """Return a number that this namespace has never given, and will never give again.
 
         It is the revision of a change, so numbers grow, with gaps of any size. They go on growing
-        after a failover and a sweep; not if the backend is set back to an old copy.
+        after a failover and a sweep; not if the backend is set back to an old copy. Raises
+        LockUnavailable if the backend does not answer.
         """
         # Deleting what is not there is a change as well, and leaves nothing behind.
         change = partial(self._store.apply, self._directory, [Delete("number")], ())
@@ -164,8 +181,8 @@ class Names(Recipe):
 
     def _looking_for(self, name: str) -> Callable[[float | None], Snapshot]:
         """Return what reads the records of a name, and no others."""
-        first = {held_key(_of(name)): _ALL, _key_of(name): 1}
-        return partial(self._store.peek, self._directory, first, ())
+        peek = Peek({held_key(_of(name)): _ALL, _key_of(name): 1})
+        return partial(self._store.peek, self._directory, peek)
 
     def _until_found(
         self, name: str, look: Callable[[Snapshot], T | None], deadline: float | None
@@ -209,7 +226,7 @@ class Registration(Block):
 
     @property
     def token(self) -> int:
-        """The fencing token: greater than that of whoever had the name before.
+        """The fencing token: greater than that of the owner before.
 
         Raises LockNotHeld or LockLost.
         """
@@ -229,7 +246,7 @@ class Registration(Block):
     unregister, aunregister = twins("unregister", _unregister, leaves=True)
 
     def _hand_over(self, address: str, timeout: float | None = None) -> Steps[bool]:
-        """Let whoever registers the name with ``address`` have it; wait until somebody has.
+        """Pass the name to the process that registers it with ``address``; wait until one has.
 
         The name is this process's until then, and never free. False if nobody has come within
         ``timeout`` seconds: this process keeps it. After LockUnavailable, or an interrupt, this
@@ -267,7 +284,7 @@ class Registration(Block):
             return Plan(result=other)
         # A service has the record, too: else both could register at the same moment.
         same = snapshot.unchanged(self._key)
-        # What is there of a unique name is promised to this one.
+        # Only a promised registration can still be here.
         before = self._names._found(snapshot, self.name) if self._unique else ()
         return Plan(
             [Delete(key) for key in before],
@@ -279,7 +296,8 @@ class Registration(Block):
     def _end(self, snapshot: Snapshot) -> Plan:
         """Plan what goes with the address of a service: with the last one, the record of the name.
 
-        Who has found nothing under the name must not find it so again while others have come.
+        A process that found nothing under the name must not find nothing again while others have
+        come.
         """
         is_last = len(self._names._found(snapshot, self.name)) == 1
         return Plan([Delete(self._key)] * is_last, [snapshot.unchanged(self._key)])

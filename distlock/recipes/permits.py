@@ -1,6 +1,6 @@
-"""What a rate limiter's record says of the permits that it has granted, and since when they count.
+"""The granted permits in a rate limiter's record, and since when they count.
 
-No clock of another machine is believed, see rate_limiter.py.
+No clock of another machine is trusted, see rate_limiter.py.
 """
 
 from __future__ import annotations

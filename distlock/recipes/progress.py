@@ -1,6 +1,6 @@
-"""How far a piece of work is: its worker reports, and whoever looks sees it live.
+"""The progress of a piece of work: its worker reports, and observers see it live.
 
-Two records say it. ``report`` has the numbers, bound to nothing. ``h/NONCE`` says that the reporter
+It has two records. ``report`` has the numbers, bound to nothing. ``h/NONCE`` says that the reporter
 lives, bound to the session of its process: a report that says "running" without it is of a worker
 that is lost. A new attempt takes the report over; each write is on the condition that the report
 is as this attempt has left it, so no request of an earlier moment, or attempt, comes after.
@@ -29,16 +29,16 @@ from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import Cancelled, LockError
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.records.recipe_records import REPORT, Plan
 from distlock.records.seats import held_key, owner_of, value_of
-from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
+from distlock.types.values import checked_token
 
 T = TypeVar("T")
 
@@ -46,14 +46,14 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two looks at a report, which is written then if something has changed.
 _INTERVAL = 1.0
-#: The rate is that between so many looks, and over so many seconds at least.
+#: The rate is that over the last looks, at most this many, and over at least this many seconds.
 _SAMPLES, _EARLIEST = 20, 0.5
 #: fields of a report that tell whether there is something new
 _TELLING = "done", "total", "step", "state"
 
 
 class _AttemptState:
-    """What a progress has in one process: how far its latest attempt there is."""
+    """The state of a progress in one process: that of its latest attempt there."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()  # a handler of signals may count, too
@@ -86,7 +86,7 @@ class Progress(Block, Recipe):
 
         Progress.get("import")  # elsewhere: a Report, or None
 
-    Reporting never fails the work, and advance() only counts. Once a second at the most a thread of
+    Reporting never fails the work, and advance() only counts. Once a second at most a thread of
     distlock's own writes what has changed, outside of any transaction of the caller. The start and
     the end write at once, and wait for the answer; an outage is logged, and the work goes on.
 
@@ -101,6 +101,7 @@ class Progress(Block, Recipe):
     ) -> None:
         """Describe a progress; nothing is asked yet.
 
+        - ``name``, ``using``: as of a Lock.
         - ``total``: how much there is to do; None if that is not known.
         - ``unit``: what is counted, for people: "rows".
 
@@ -114,7 +115,11 @@ class Progress(Block, Recipe):
     # Reporting
 
     def _entering(self) -> Steps[Self]:
-        """Begin a new attempt, which takes the place of those before; ``with`` does it."""
+        """Begin a new attempt, which takes the place of those before; ``with`` does it.
+
+        Returns this object. An outage is logged, not raised. Raises RuntimeError if it has begun
+        already, NotSupported if the backend keeps no records.
+        """
         _ = self._backend  # raises NotSupported if it keeps no records
         state = self._state()
         if state.membership is not None:
@@ -124,7 +129,7 @@ class Progress(Block, Recipe):
         state.who = {**value_of(claim), "run": claim.nonce}
         state.membership = Membership(self, self._decide, rejoins=True)
         yield from self._reporting()
-        with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
+        with suppress(RuntimeError):  # no more threads: its end is reported all the same
             start(_report_on, "distlock-progress", ref(self), state.ended)
         return self
 
@@ -143,7 +148,7 @@ class Progress(Block, Recipe):
         self._check(state)
 
     def set(self, n: float) -> None:
-        """Say how many are done in all; a smaller number than before changes nothing."""
+        """Say that ``n`` are done in all; a smaller number than before changes nothing."""
         checked_number("n", n)
         state = self._state()
         with state.mutex:
@@ -151,7 +156,7 @@ class Progress(Block, Recipe):
         self._check(state)
 
     def step(self, text: str) -> None:
-        """Say what is being done now; of a long text the beginning is shown."""
+        """Say what is being done now; of a long ``text`` the beginning is shown."""
         self._state().step = shown_text("text", text)
         self.check()
 
@@ -167,7 +172,11 @@ class Progress(Block, Recipe):
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
     def _leaving(self, state: str = "done", error: str = "") -> Steps[None]:
-        """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it."""
+        """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it.
+
+        ``state`` is one of these, ``error`` a text for people. An outage is logged, not raised.
+        Raises ValueError for another state.
+        """
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
         error, this = shown_text("error", error), self._state()
@@ -177,7 +186,7 @@ class Progress(Block, Recipe):
             return
         this.state, this.error = state, error
         try:
-            # Whoever begins another attempt removes the record of this one.
+            # The next attempt removes the record of this one.
             if not (yield from membership.leaving(Plan([Put(REPORT, self._value())]))):
                 yield self._change(self._going_on, keys=[REPORT])
         except LockError as failed:
@@ -196,9 +205,10 @@ class Progress(Block, Recipe):
     @classmethod
     @async_unsafe("Progress.get() would block the event loop; use `await Progress.aget()`.")
     def get(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
-        """Return how far the work of a name is; None if nobody has reported under it of late.
+        """Return how far the work of a ``name`` is; None if nobody has reported under it of late.
 
-        What has ended, or was lost, is told of for a day, see ``manage.py locks sweep``.
+        ``using`` is the alias of the backend. Raises LockUnavailable if that does not answer.
+        A report stays for a day after the end or the loss, see ``manage.py locks sweep``.
         """
         refuse_reentry()
         return run(cls(name, using=using)._report())
@@ -212,8 +222,8 @@ class Progress(Block, Recipe):
     def changes(self, timeout: float | None = None) -> Follower[Report]:
         """Yield the report as it is, and again when it has changed, for ``timeout`` seconds.
 
-        Of changes that come faster than they are taken, the last one is told. It goes on through
-        outages, and from one attempt to the next.
+        Of changes that come faster than they are processed, the last one is yielded. It goes on
+        through outages, and from one attempt to the next.
         """
         return _Watcher(self, deadline_of(timeout))
 
@@ -225,7 +235,7 @@ class Progress(Block, Recipe):
         False, and nothing is changed, if no worker reports under this name, or not with ``token``,
         the one of the report that was looked at. The worker sees it within some seconds. It is
         written to the audit log, with ``reason`` and ``who`` did it: the system's user, if that is
-        not said.
+        not said. Raises LockUnavailable if the backend does not answer.
         """
         wanted = None if token is None else checked_token(token)
 
@@ -318,7 +328,7 @@ class Progress(Block, Recipe):
 class _Watcher(Follower[Report]):
     """One who watches a progress."""
 
-    #: the report that was told last
+    #: the report that was yielded last
     _told: Report | None = None
 
     def _news(self, snapshot: Snapshot) -> Sequence[Report]:
@@ -349,12 +359,13 @@ def track(
 ) -> Iterator[T]:
     """Yield what an iterable has, and report how far that is: ``track(rows, "import")``.
 
+    - ``iterable``: what is worked on.
     - ``name``: as of a Progress; or one that has begun, which then goes on after the loop.
     - ``total``: how many there are; by default the length of the iterable, if it has one.
     - ``unit``, ``using``: as of a Progress.
 
     Each one counts as done when the next one is asked for. A loop that is left before its end is
-    reported as cancelled: use ``with Progress(...)`` where its errors are to be told.
+    reported as cancelled: use ``with Progress(...)`` to report its errors.
     Raises Cancelled if somebody has asked the work to end.
     """
     progress, block = _prepared(iterable, name, total, unit, using)
@@ -374,7 +385,7 @@ async def atrack(
     unit: str = "",
     using: str = DEFAULT_ALIAS,
 ) -> AsyncIterator[T]:
-    """See track(); for an ``async for``."""
+    """Yield as track() does, for an ``async for``."""
     progress, block = _prepared(iterable, name, total, unit, using)
     async with block:
         async for item in iterable:

@@ -1,4 +1,4 @@
-"""What the progress of work looks like: how far it is, live, and asking it to end."""
+"""The appearance of a progress: its numbers, live, and asking it to end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ CANCEL: Action[Report] = Action(
     button=_("Ask it to end"),
     consequences=lambda report, ref: [
         _("Within some seconds its next report raises Cancelled in the worker."),
-        _("Work that reports nothing any more, or catches the error, goes on."),
+        _("Work that no longer reports, or catches the error, goes on."),
     ],
     facts=_facts,
     perform=lambda ref, values: ref.recipe(Progress).cancel(ref.token, **signature(values)),
@@ -85,7 +85,7 @@ CANCEL: Action[Report] = Action(
 
 
 def _lines(ref: Ref, width: Callable[[], int]) -> Iterator[str]:
-    """Return the bar anew with each report, until the work has ended."""
+    """Return the bar with each report, until the work has ended."""
     if Progress.get(ref.name, using=ref.alias) is None:
         raise Missing(f"nobody reports progress as {ref.exact}")
     for report in ref.recipe(Progress).changes():
@@ -117,8 +117,8 @@ class ProgressDescription(Description[Report | None]):
     """Bars that move."""
 
     help = "Progress of work: list, show, watch it live, ask it to end."
-    list_help = "List the work that reports, or has of late."
-    show_help = "Show how far a piece of work is."
+    list_help = "List the work that reports, or has reported lately."
+    show_help = "Show the progress of a piece of work."
     empty = _("Work is listed here while it reports its progress.")
     missing = "nobody reports progress as {}"
     columns: ClassVar[Columns[Report]] = (
@@ -177,15 +177,15 @@ class ProgressDescription(Description[Report | None]):
 def _explanation(report: Report) -> list[Text]:
     said: dict[str, Text] = {
         "running": _(
-            "Its worker is alive. It writes how far it is once a second at the most, if there is"
+            "Its worker is alive. It writes how far it is once a second at most, if there is"
             " something new."
         ),
         "done": _("The work has come to its end."),
         "failed": _("The work has ended with an error."),
         "cancelled": _("The work has ended because it was asked to."),
         "lost": _(
-            "Its worker has died, or was cut off for longer than its lease. What it has done since"
-            " its last report is not known."
+            "Its worker has died, or was cut off for longer than its lease. Its work since"
+            " its last report is unknown."
         ),
     }
     return [said[report.state], _("The times are by the clock of the worker’s machine.")]

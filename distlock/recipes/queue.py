@@ -1,7 +1,7 @@
 """Queues and mailboxes: each item that was put is delivered, until somebody says that it is done.
 
-What the records of a queue say, and how they are changed, is told in queue_records.py. Who waits is
-one consumer, and one producer, of all: the others stand in line.
+See queue_records.py for the records of a queue and their changes. One consumer, and one producer,
+of all waits there: the others stand in line.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from django.db import transaction
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Overtaken, Snapshot
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.steps import Nested, Sleep, Steps, or_undo
 from distlock.exceptions import LockUnavailable, NotPermitted
+from distlock.locking.base_lock import twins
 from distlock.locking.parts import EnteredLocks
 from distlock.locking.shared import Semaphore
-from distlock.locking.twins import twins
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
@@ -34,21 +33,21 @@ from distlock.recipes.recipe import (
     deadline_of,
     encoded_by,
 )
-from distlock.types.arguments import checked_count, checked_flag, waiting_limit
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
+from distlock.types.values import checked_count, checked_flag, waiting_limit
 
-#: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
-#: whether to go on when others were faster, or to come to nothing then.
+#: The result of one attempt by a deadline, None if it has to wait; and the snapshot. Its argument
+#: says whether to go on when others were faster, or to return None then.
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
 class Place(Semaphore):
-    """The place of one thread or task in a line; whoever is the first has the one seat.
+    """The place of one thread or task in a line; the first one has the one seat.
 
-    It is for one wait. Those behind the first one are told now and then to look for themselves, the
-    nearest ones most often, because the first one may have been stopped or killed. They keep their
-    places meanwhile.
+    It is for one wait. Those behind the first one are woken now and then to look for themselves,
+    the nearest ones most often, because the first one may have been stopped or killed. They keep
+    their places meanwhile.
     """
 
     def __init__(self, name: str, using: str) -> None:
@@ -88,10 +87,10 @@ class Queue(OperatedQueue):
         with letters.get() as delivery:
             send(delivery.body)
 
-    First in, first out, by the order in which items were committed. What was taken is delivered
-    again, at its old place, unless it is acknowledged: when the ``with`` block fails, or when its
-    process was killed and the lease has ended. So it may be delivered more than once. Each method
-    has an async twin: ``aput()``, ``aget()`` …
+    First in, first out, by the order in which items were committed. An item that was taken is
+    delivered again, at its old place, unless it is acknowledged: when the ``with`` block fails, or
+    when its process was killed and the lease has ended. So it may be delivered more than once. Each
+    method has an async twin: ``aput()``, ``aget()`` …
     """
 
     # Producing
@@ -99,10 +98,10 @@ class Queue(OperatedQueue):
     def _put(self, body: Any, blocking: bool = True, timeout: float | None = None) -> Steps[int]:
         """Put an item at the end; return its number, which grows from item to item.
 
-        As ``queue.Queue.put``: if the queue is full this waits for room, for ``timeout`` seconds at
-        the most (None and -1: for ever), or not at all with ``blocking=False``. The body is
-        anything that JSON, or the ``encoder``, can say, in 64 KiB at the most. It is no part of an
-        open transaction: see put_on_commit().
+        As ``queue.Queue.put``: if the queue is full this waits for room, for at most ``timeout``
+        seconds (None and -1: forever), or not at all with ``blocking=False``. ``body`` is anything
+        that JSON, or the ``encoder``, can say, in 64 KiB at most. It is no part of an open
+        transaction: see put_on_commit().
 
         Raises ``queue.Full``; TypeError or ValueError for a body that cannot be kept;
         LockUnavailable if the backend cannot be asked. With ``maybe_applied`` in it the item may be
@@ -113,14 +112,17 @@ class Queue(OperatedQueue):
     def _put_many(
         self, bodies: Sequence[Any], blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[int]]:
-        """Put up to 12 items, one after the other, all in one change or none; see put()."""
+        """Put up to 12 items, one after the other, all in one change or none; return their numbers.
+
+        ``bodies`` are theirs; the rest is as for put().
+        """
         items.check_number("bodies", bodies)
         bodies = [encoded_by(self._encoder, "body", body) for body in bodies]
         for body in bodies:
             items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
 
-    @async_unsafe("put_on_commit() is for transactions, which tasks have none of; use aput().")
+    @async_unsafe("put_on_commit() needs a transaction, and tasks have none; use aput().")
     def put_on_commit(
         self,
         body: Any,
@@ -131,8 +133,10 @@ class Queue(OperatedQueue):
     ) -> None:
         """Put an item when the open transaction has committed; at once, if none is open.
 
+        - ``body``: as of put().
+
         After a rollback nothing is put; nor if the process dies between the commit and the put.
-        Whatever put() refuses in a body is raised here, and changes of it from now on do not count.
+        Errors of put() about a body are raised here, and changes of it from now on do not count.
 
         - ``blocking``, ``timeout``: as of put(), counted from the commit on.
         - ``using``: the alias of the transaction's database, None for the default.
@@ -172,7 +176,7 @@ class Queue(OperatedQueue):
     def _get_many(
         self, most: int, blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[Delivery]]:
-        """Take one item at least and ``most`` at the most, 12 in all, in one change; see get().
+        """Take one item at least and ``most`` at most, 12 in all, in one change; see get().
 
         Each is a delivery of its own, whose attempt counts once it is entered by ``with``, or
         Delivery.begin() is called: so those that are not worked on yet come to no harm if another
@@ -185,7 +189,18 @@ class Queue(OperatedQueue):
         self, most: int, begins: bool, blocking: bool, timeout: float | None
     ) -> Steps[list[Delivery]]:
         taken = list[Delivery]()
-        take = partial(self._attempt_to_take, taken, most, begins)
+        plan, look = partial(self._plan, most, begins), partial(self._look_for_items, most)
+
+        def take(deadline: float | None, patient: bool) -> Steps[tuple[object, Snapshot]]:
+            members = [Membership(self, plan, length=self._lease) for _ in range(most)]
+            try:
+                done = yield from joining_all(members, deadline, read=look, once=not patient)
+            except Overtaken:  # others have taken all that this one has found
+                return None, Snapshot(self._directory, 0, {})
+            found, seen = done.result
+            for lease, member, item in zip(done.leases, members, found, strict=False):
+                taken.append(Delivery(self, member, item, lease.nonce, begun=begins))
+            return taken or None, seen
 
         def give_up(error: BaseException) -> None:
             for delivery in taken:  # nobody has seen them
@@ -196,29 +211,11 @@ class Queue(OperatedQueue):
             raise Empty(f"queue {self.name!r} on {self.using!r} is empty")
         return taken
 
-    def _attempt_to_take(
-        self,
-        taken: list[Delivery],
-        most: int,
-        begins: bool,
-        deadline: float | None,
-        patient: bool,
-    ) -> Steps[tuple[object, Snapshot]]:
-        plan, look = partial(self._plan, most, begins), partial(self._look_for_items, most)
-        members = [Membership(self, plan, length=self._lease) for _ in range(most)]
-        try:
-            done = yield from joining_all(members, deadline, read=look, once=not patient)
-        except Overtaken:  # others have taken all that this one has found
-            return None, Snapshot(self._directory, 0, {})
-        found, seen = done.result
-        for lease, member, item in zip(done.leases, members, found, strict=False):
-            taken.append(Delivery(self, member, item, lease.nonce, begun=begins))
-        return taken or None, seen
-
     def _ack_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
-        """Acknowledge up to 12 deliveries of this queue in one change.
+        """Acknowledge up to 12 ``deliveries`` of this queue in one change.
 
         Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
+        Raises TypeError or ValueError if they are not deliveries of this queue.
         """
         items.check_number("deliveries", deliveries)
         for one in deliveries:
@@ -231,26 +228,42 @@ class Queue(OperatedQueue):
     # Looking
 
     def _looking(self) -> Steps[items.QueueInfo]:
-        """Return what is in the queue now, and who works on it; a moment later it may differ."""
+        """Return what is in the queue now, and who works on it; a moment later it may differ.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         seen: Snapshot = yield self._read()
         bound = yield from self._config.getting(self._maxsize, stale=False)
         return self._describe(seen, items.checked_size(bound.value))
 
     def _counting(self) -> Steps[int]:
-        """Return how many items are not acknowledged; see also info()."""
+        """Return how many items are not acknowledged.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._looking()).size
 
     def _finding_empty(self) -> Steps[bool]:
-        """Return whether nothing is in the queue, and nothing is being delivered."""
+        """Return whether nothing is in the queue, and nothing is being delivered.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._looking()).size == 0
 
     def _finding_full(self) -> Steps[bool]:
-        """Return whether put() would have to wait now."""
+        """Return whether put() would have to wait now.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         info = yield from self._looking()
         return 0 < info.maxsize <= info.size
 
     def _joining(self, timeout: float | None = None) -> Steps[bool]:
-        """Wait until all items are acknowledged, or put aside; False if the time is over."""
+        """Wait until all items are acknowledged, or put aside; False after ``timeout`` seconds.
+
+        None waits forever. Raises LockUnavailable if the backend does not answer until then, or for
+        the length of a lease.
+        """
 
         def look(now: Snapshot) -> bool | None:
             return None if self._describe(now, 0).size else True
@@ -311,7 +324,7 @@ class Queue(OperatedQueue):
             result = None
             while result is None:
                 if not first:
-                    # Whoever is before it may have been stopped: it makes an attempt now and then.
+                    # The one before it may have been stopped: it makes an attempt now and then.
                     try:
                         first = yield from place.waiting(deadline)
                     except LockUnavailable as error:

@@ -1,4 +1,4 @@
-"""What may be done to a queue: dead letters in bulk, a delivery taken back, a purge, its bound."""
+"""The actions on a queue: dead letters in bulk, a delivery taken back, a purge, its bound."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ RETRY: Action[Contents] = Action(
     button=_("Put back"),
     consequences=lambda contents, ref: [
         _("They come to the end of the queue, as new items, and their deliveries count from one."),
-        _("What was done with them before may be done once more."),
+        _("Their work may be done a second time."),
         _("If the queue fills up, this ends, and says how many were put back."),
     ],
     facts=_facts,
@@ -150,10 +150,10 @@ DISCARD: Action[Contents] = Action(
     title=_("Discard items"),
     button=_("Discard"),
     consequences=lambda contents, ref: [
-        _("They are gone for ever, and nobody gets them."),
-        _("What is being delivered, or comes later, stays.")
+        _("They are gone forever, and nobody gets them."),
+        _("Items that are being delivered, or come later, stay.")
         if ref.target == READY
-        else _("What comes while this goes on may be discarded, too."),
+        else _("Items that come while this goes on may be discarded, too."),
     ],
     facts=_facts,
     perform=_discard,
@@ -188,7 +188,7 @@ RELEASE: Action[Contents] = Action(
     button=_("Take it back"),
     consequences=lambda contents, ref: [
         _("The item is ready at once, and is delivered again."),
-        _("Its consumer may still be working on it, but cannot acknowledge it any more."),
+        _("Its consumer may still be working on it, but can no longer acknowledge it."),
     ],
     facts=_release_facts,
     perform=_release,
@@ -242,15 +242,15 @@ def _purge(ref: Ref, values: dict[str, Any]) -> Effect:
 
 
 @operation(
-    "Remove what is ready, or the dead letters. Asks first.",
-    Option("--dead", "The dead letters, in place of what is ready.", "flag"),
+    "Remove the ready items, or the dead letters. Asks first.",
+    Option("--dead", "The dead letters, instead of the ready items.", "flag"),
     asks=True,
 )
 def _purging(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, dead = ref.recipe(Queue).info(), options["dead"]
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
     said = [f"{ref.where} has {count} {what}."]
-    perform, question = _purge if count else None, "Remove them for ever?"
+    perform, question = _purge if count else None, "Remove them forever?"
     return Proposal(ref, perform, "%(count)d removed.", question, explanation=said)
 
 
@@ -260,11 +260,11 @@ def _resize(ref: Ref, values: dict[str, Any]) -> bool:
 
 
 @operation(
-    "Change for all how many items there may be.",
-    Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),
+    "Change the bound of the queue for all.",
+    Option("maxsize N", "The maximum of items; 0 for no bound.", "whole"),
 )
 def _resizing(ref: Ref, options: dict[str, Any]) -> Proposal:
-    bound = "%(maxsize)d items at the most" if options["maxsize"] else "any number of items"
+    bound = "%(maxsize)d items at most" if options["maxsize"] else "any number of items"
     return Proposal(ref, _resize, f"%(where)s takes {bound} now.")
 
 

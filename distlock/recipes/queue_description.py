@@ -36,7 +36,7 @@ from distlock.recipes.queue_operations import STATES
 _PAGE_SIZE, _MOST_GROUPS, _MOST_SEARCHED = 25, 20, 200
 
 
-_ASIDE = _("What was delivered too often, and never acknowledged, is put aside as dead.")
+_ASIDE = _("Items that were delivered too often, and never acknowledged, are dead.")
 _AGAIN = _("It is delivered again if its consumer fails, or if its process dies.")
 #: The label of each state of items, and what it means.
 _STATES: dict[str, tuple[Cell, Text]] = {
@@ -88,9 +88,10 @@ _GROUP: Columns[tuple[str, int]] = (
 class QueueDescription(Description[QueueInfo]):
     """How full it is, what is being delivered, and what was put aside."""
 
+    recipe = Queue
     help = "Queues: list, show, dead letters, retry, release, purge, resize."
     list_help = "List the queues, and how full they are."
-    show_help = "Show what is in a queue, and who works on it."
+    show_help = "Show the items of a queue, and its consumers."
     empty = _("Queues are listed here once something was put into one.")
     columns: ClassVar[Columns[QueueInfo]] = (
         (_("Ready"), _depth),
@@ -103,10 +104,6 @@ class QueueDescription(Description[QueueInfo]):
     actions = ACTIONS
     verbs = VERBS
     watched = True
-
-    def read(self, ref: Ref) -> QueueInfo:
-        """Return the figures."""
-        return ref.recipe(Queue).info()
 
     def problems(self, report: QueueInfo) -> Iterator[tuple[str, str]]:
         """Return how many dead letters there are, if any."""
@@ -158,13 +155,13 @@ class QueueDescription(Description[QueueInfo]):
             tables=[*_groups(ref, report), _items(ref, report)],
             explanation=[
                 _(
-                    "First in, first out. What was taken is delivered again if its consumer fails,"
+                    "First in, first out. An item is delivered again if its consumer fails,"
                     " or if its process dies and the lease ends."
                 ),
                 _ASIDE,
                 _(
-                    "The bound is shown once somebody has changed it for all; else each program has"
-                    " said its own."
+                    "The bound is shown once somebody has changed it for all; until then each"
+                    " program has its own."
                 ),
             ],
             tabs=[

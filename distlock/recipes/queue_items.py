@@ -1,4 +1,4 @@
-"""What the records of a queue say, and which keys they have; and whose deliveries have gone.
+"""The records of a queue and their keys; and the items whose deliveries have gone.
 
 See queue_records.py.
 """
@@ -22,6 +22,7 @@ from distlock.backends.store import (
     Exists,
     Having,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -30,12 +31,11 @@ from distlock.concurrency.clock import clock
 from distlock.recipes.recipe import Recipe, checked_json
 from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.records.seats import held_key, owner_of
-from distlock.runtime.call_site import shortened
-from distlock.types.arguments import checked_count
 from distlock.types.lease import Kind, Owner
-from distlock.types.values import Unreadable, encoded, escaped
+from distlock.types.owners import shortened
+from distlock.types.values import Unreadable, checked_count, encoded, escaped
 
-#: What the keys of records begin with.
+#: The prefixes of the keys of records.
 TAIL = "tail"
 ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
 #: Of those that were taken: what is delivered again unless it is acknowledged, and what is not.
@@ -43,7 +43,7 @@ AGAIN, LAST = "i/t/again/", "i/t/last/"
 #: Seconds between two looks for what was abandoned, while other items are ready.
 LOOKS_EVERY = 0.25
 #: Items that are put, taken or moved in one change. Of the largest ones ZooKeeper takes no more:
-#: its requests have 1 MiB at the most.
+#: its requests have 1 MiB at most.
 MOST_AT_ONCE = 12
 #: Characters that are kept of the reason why an item was put back.
 MOST_REASON = 300
@@ -59,9 +59,13 @@ _NUMBER = re.compile(r"/([0-9]{20})(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class QueueItem:
-    """An item: what was put, how many attempts were begun, and when it was put.
+    """An item of a queue.
 
-    ``at`` is of the clock of the machine that has put it. ``reason`` is why it was put back last.
+    - ``id``: its number, which grows from item to item.
+    - ``body``: what was put.
+    - ``attempts``: how many were begun.
+    - ``at``: when it was put, by the clock of the machine that did.
+    - ``reason``: why it was put back last.
     """
 
     id: int
@@ -85,7 +89,7 @@ class QueueItem:
         return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
 
     def matches(self, text: str) -> bool:
-        """Return whether a text is in the body or the reason, or is the number; case is ignored."""
+        """Return whether ``text`` is in the body or the reason, ignoring case, or is the number."""
         body = (
             self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False)
         )
@@ -95,8 +99,8 @@ class QueueItem:
     def having(text: str) -> Having | None:
         """Return what finds, among other records, those of items that match a text.
 
-        None if it is empty, or JSON may write it in several ways. What begins as an item does, and
-        can be read by nobody, is found by its own text only.
+        None if it is empty, or JSON may write it in several ways. A record that begins like an
+        item, and cannot be read, is found by its own text only.
         """
         text = text.casefold()
         return Having(text, '{"body":') if _PLAIN.fullmatch(text) else None
@@ -109,9 +113,13 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryInfo:
-    """A delivery that goes on: of which item, to whom, and since when by the clock of its machine.
+    """A delivery that goes on.
 
-    ``delayed``: nobody has it; it was put back for later.
+    - ``id``: the number of the item.
+    - ``token``: the fencing token of the delivery.
+    - ``owner``: who has it.
+    - ``since``: since when, by the clock of that machine.
+    - ``delayed``: nobody has it; it was put back for later.
     """
 
     id: int
@@ -128,11 +136,12 @@ class DeliveryInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """What is in a queue at one moment.
+    """The items of a queue at one moment.
 
     ``size`` items are not acknowledged: they are ``ready``, being ``delivered``, or put back for
     later (``delayed``); ``dead`` ones do not count. ``maxsize`` is 0 if there is no bound.
     ``oldest`` is when the first one that is ready was put, by the clock of the machine that did.
+    ``deliveries`` are those that go on, and the delayed ones.
     """
 
     name: str
@@ -187,7 +196,7 @@ def why_unreadable(record: Record) -> str:
         return f"it cannot be read: {value.reason}"
     if isinstance(value, dict) and value.keys() == _FIELDS:
         return ""
-    return "it cannot be read: it is no item of a queue"
+    return "it cannot be read: it is not an item of a queue"
 
 
 def put_back(
@@ -200,7 +209,7 @@ def put_back(
 ) -> Plan:
     """Return what puts an item back to its place, or to the dead letters after its last attempt.
 
-    ``held`` is the record of its delivery. ``unseen``: its taker has given up before it was told,
+    ``held`` is the record of its delivery. ``unseen``: its consumer had given up before the answer,
     so this was no attempt.
     """
     data, nonce = held.value["data"], held.key.rpartition("/")[2]
@@ -218,7 +227,7 @@ CANCELLED[Kind.QUEUE] = partial(put_back, unseen=True)
 
 
 class AbandonedItems:
-    """What was taken from one queue by deliveries that have gone, and is to be delivered again.
+    """Items of one queue whose deliveries have gone, and that are to be delivered again.
 
     One look lists the first keys, and asks for the deliveries of these. If all of these go on, it
     looks at some keys behind them. The next look goes on from there, round and round: so many
@@ -281,7 +290,7 @@ class AbandonedItems:
     def _are_any_gone(self, deadline: float | None) -> bool:
         """Return whether there are fewer deliveries than items that were taken."""
         queue = self._queue
-        counts = queue._store.peek(queue._directory, {}, [TAKEN, HELD], deadline).counts
+        counts = queue._store.peek(queue._directory, Peek(count=[TAKEN, HELD]), deadline).counts
         return counts[TAKEN] > counts[HELD]
 
 
@@ -298,7 +307,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def check_body(body: object) -> None:
-    """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
+    """Raise TypeError or ValueError unless it can be stored, with its later texts."""
     largest = QueueItem(0, body, 10**9, datetime.now(UTC), "\N{OPEN LOCK}" * MOST_REASON)
     checked_json("body", body, largest.value)
 

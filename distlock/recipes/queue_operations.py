@@ -1,4 +1,4 @@
-"""What is done with a queue by hand: looking at its items, its dead letters, its bound, a purge."""
+"""Operations on a queue by hand: looking at its items, its dead letters, its bound, a purge."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Full
 
-from distlock.backends.store import MOST_KEYS, KeyRange
+from distlock.backends.store import MOST_KEYS, KeyRange, Peek
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Steps
 from distlock.exceptions import LockUnavailable
-from distlock.locking.twins import twins
+from distlock.locking.base_lock import twins
 from distlock.recipes.queue_items import (
     AGAIN,
     DEAD,
@@ -31,7 +31,7 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of
-from distlock.types.arguments import (
+from distlock.types.values import (
     checked_count,
     checked_flag,
     checked_int,
@@ -40,7 +40,7 @@ from distlock.types.arguments import (
     checked_token,
 )
 
-#: What the keys of items in a state begin with. Of those that were taken, an item is "delivered" if
+#: The prefixes of the keys of items, by state. Of those that were taken, an item is "delivered" if
 #: its delivery goes on; if that has gone it is in the other state.
 STATES = {"ready": (READY, AGAIN), "delivered": (AGAIN, LAST), "dead": (DEAD, LAST)}
 #: Keys that are listed at once for a search or a purge. ZooKeeper sends all keys for each list.
@@ -49,7 +49,7 @@ _MOST_LISTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class ItemPage:
-    """Some items of a queue, in the order that was asked for.
+    """Some ``items`` of a queue, in the order that was asked for.
 
     ``looked_at`` items were read for it. ``after`` is the number of the last of these, from which
     the next page goes on; None if no item follows.
@@ -62,9 +62,9 @@ class ItemPage:
 
 @dataclass(frozen=True, slots=True)
 class ItemInfo:
-    """An item, its ``state`` (ready, delivered, delayed or dead), and its delivery if it has one.
+    """An ``item``, its ``state``, and its ``delivery`` if it has one, else None.
 
-    One that is delayed was put back for later.
+    The state is "ready", "delivered", "dead", or "delayed": put back for later.
     """
 
     item: QueueItem
@@ -148,6 +148,7 @@ class OperatedQueue(QueueRecords):
     ) -> Steps[ItemPage]:
         """Return some items that are "ready", "delivered" (or delayed) or "dead", by their numbers.
 
+        - ``state``: one of these.
         - ``most``: how many.
         - ``after``: begin behind this number, as the page before says; None: begin at the end.
         - ``reverse``: from the newest to the oldest.
@@ -155,8 +156,8 @@ class OperatedQueue(QueueRecords):
         - ``timeout``: seconds to search; then the page has what was found, and says where to go on.
 
         A page costs a few questions, however many items there are; a search reads each of them.
-        An item that moves meanwhile may be in no page. Raises ValueError for another state, and
-        LockUnavailable if the backend cannot be asked.
+        An item that moves meanwhile can be missing from all pages. Raises ValueError for another
+        state, and LockUnavailable if the backend does not answer.
         """
         start = None if after is None else checked_int("after", after)
         pager = Pager(self, state, start, checked_flag("reverse", reverse))
@@ -165,14 +166,17 @@ class OperatedQueue(QueueRecords):
         return (yield from pager.collecting(checked_count("most", most), text, seconds))
 
     def _finding(self, id: int) -> Steps[ItemInfo | None]:
-        """Return an item with its state and its delivery; None if it is done, or never was."""
+        """Return an item with its state and its delivery; None if it is done, or never was.
+
+        ``id`` is its number. Raises LockUnavailable if the backend does not answer.
+        """
         store, directory = self._store, self._directory
         kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
         number = checked_int("id", id)
-        first = dict.fromkeys((key_of(kind, number) for kind in kinds), 1)
+        peek = Peek(dict.fromkeys((key_of(kind, number) for kind in kinds), 1))
 
         def look(deadline: float | None) -> ItemInfo | None:
-            for key, record in store.peek(directory, first, (), deadline).records.items():
+            for key, record in store.peek(directory, peek, deadline).records.items():
                 item = QueueItem.of(record)
                 state = next(state for kind, state in kinds.items() if key.startswith(kind))
                 if not key.startswith(TAKEN):
@@ -189,21 +193,24 @@ class OperatedQueue(QueueRecords):
     # Operating
 
     def _resizing(self, maxsize: int, *, reason: str = "", who: str = "") -> Steps[None]:
-        """Change for all how many items there may be, 0 for no bound, while the queue is used.
+        """Change ``maxsize`` for all: how many items there may be, 0 for no bound.
 
-        It is the value of ``Config("queue:NAME")`` from now on. Who sets it there finds that
-        producers notice it after a second. Items beyond a lower bound stay.
+        It is the value of ``Config("queue:NAME")`` from now on. If it is set there, producers
+        notice it after a second. Items beyond a lower bound stay.
 
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        that is not said. Raises LockUnavailable if the backend does not answer.
         """
         yield from self._config.setting(checked_size(maxsize), None, reason, who)
-        bound = f"{maxsize} items at the most" if maxsize else "any number of items"
+        bound = f"{maxsize} items at most" if maxsize else "any number of items"
         self._record("resize", f"Takes {bound} now.", reason, who)
         yield self._change(self._touch, keys=[TAIL])
 
     def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
-        """Return what is dead, in the order of their numbers; ``most`` of them."""
+        """Return what is dead, in the order of their numbers; ``most`` of them.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._paging("dead", most)).items
 
     def _retrying(
@@ -215,7 +222,7 @@ class OperatedQueue(QueueRecords):
         reason: str = "",
         who: str = "",
     ) -> Steps[bool]:
-        """Put a dead letter at the end of the queue as a new item; False if it is gone.
+        """Put a dead ``letter`` at the end of the queue as a new item; False if it is gone.
 
         See put() for the arguments and the errors, resize() for ``reason`` and ``who``.
         """
@@ -284,7 +291,7 @@ class OperatedQueue(QueueRecords):
         reason: str = "",
         who: str = "",
     ) -> Steps[int]:
-        """Remove dead letters for ever, 100 at a time; return how many were still there.
+        """Remove dead letters forever, 100 at a time; return how many were still there.
 
         It may end before, see retry_many(). ``reason``, ``who``: see resize().
         """
@@ -320,7 +327,7 @@ class OperatedQueue(QueueRecords):
                 break
 
     def _purging(self, *, dead: bool = False, reason: str = "", who: str = "") -> Steps[int]:
-        """Remove the items that are ready, or the dead letters; return how many these were.
+        """Remove the items that are ready, or (``dead``) the dead letters; return how many.
 
         What is put meanwhile stays. ``reason``, ``who``: see resize().
         """
@@ -343,8 +350,8 @@ class OperatedQueue(QueueRecords):
     def _releasing(self, id: int, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Take the delivery of an item from its consumer, by its token; False if it is over.
 
-        The item is ready at once, and its consumer cannot acknowledge it any more. ``reason``,
-        ``who``: see resize().
+        The item is ready at once, and its consumer cannot acknowledge it any more. ``id`` is the
+        number of the item, ``token`` that of the delivery. ``reason``, ``who``: see resize().
         """
         release = partial(self._release, checked_int("id", id), checked_token(token))
         found: DeliveryInfo | None = yield self._ask(release)

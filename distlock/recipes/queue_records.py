@@ -2,7 +2,7 @@
 
 The directory of a queue has
 
-- ``tail``: the number of the last item. Each put writes it anew, on the condition that it is as it
+- ``tail``: the number of the last item. Each put writes it again, on the condition that it is as it
   was read: so the order of the numbers is the order of the commits, and there are never too many.
 - ``i/r/NUMBER``: an item that is ready to be delivered.
 - ``i/t/again/NUMBER/NONCE``, ``i/t/last/NUMBER/NONCE``: an item that was taken, by the delivery of
@@ -41,8 +41,7 @@ from distlock.backends.store import (
     Record,
     Snapshot,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.concurrency.steps import Call
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
@@ -71,8 +70,8 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
 from distlock.records.recipe_records import Plan
-from distlock.types.arguments import checked_count, checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
+from distlock.types.values import checked_count, checked_name, checked_seconds
 
 #: More records of one kind than there can be.
 _ALL = 2**31 - 1
@@ -95,7 +94,7 @@ class _Tail(NamedTuple):
 
 
 class QueueRecords(Recipe):
-    """A queue, as its records. What takes a deadline blocks, and is a step; see Recipe._ask()."""
+    """A queue, as its records. Methods with a deadline block, and are steps; see Recipe._ask()."""
 
     kind = Kind.QUEUE
     _default_maxsize = 0
@@ -172,10 +171,10 @@ class QueueRecords(Recipe):
     def _look_for_room(
         self, wanted: int, letters: Sequence[str], deadline: float | None
     ) -> tuple[_Tail, Snapshot]:
-        first, until = dict.fromkeys([TAIL, *letters], 1), clock() + BOUND_LASTS
+        peek, until = Peek(dict.fromkeys([TAIL, *letters], 1), [ITEM]), clock() + BOUND_LASTS
         try:
-            seen = self._store.peek(self._directory, first, [ITEM], deadline)
-            # After the tail: resize() sets the value, and then writes the tail anew.
+            seen = self._store.peek(self._directory, peek, deadline)
+            # After the tail: resize() sets the value, and then writes the tail again.
             config = self._config._directory
             bounds = self._store.look(config, [LAST_ENTRY], deadline).records
             most = checked_size(bounds[LAST_ENTRY].value["value"]) if bounds else self._maxsize
@@ -190,7 +189,7 @@ class QueueRecords(Recipe):
         return _Tail(number, seen.unchanged(TAIL), room, until), seen
 
     def _touch(self, seen: Snapshot) -> Plan:
-        """Plan to write the tail anew, so that producers look what the bound is."""
+        """Plan to write the tail again, so that producers read the bound."""
         record = seen.records.get(TAIL)
         return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.unchanged(TAIL)])
 
@@ -199,7 +198,7 @@ class QueueRecords(Recipe):
     def _look_for_items(self, most: int, deadline: float | None) -> Snapshot:
         """Return the first items that can be taken: what is ready, and some that was abandoned.
 
-        What was abandoned is looked for if nothing else is ready, and else now and then.
+        It looks for abandoned items if nothing else is ready, and else now and then.
         """
         while True:
             seen = self._look_once(most, deadline)
@@ -212,9 +211,10 @@ class QueueRecords(Recipe):
             most = MOST_AT_ONCE
 
     def _look_once(self, most: int, deadline: float | None) -> Snapshot:
-        first, single, abandoned = {READY: most}, self._one_at_a_time, self._abandoned
+        single, abandoned = self._one_at_a_time, self._abandoned
         listed = KeyRange(TAKEN, _ALL) if single else abandoned.listed()
-        seen = self._store.peek(self._directory, first, (), deadline, listed=listed)
+        peek = Peek({READY: most}, listed=listed)
+        seen = self._store.peek(self._directory, peek, deadline)
         if single:
             gone = list(abandoned.among(seen.keys, deadline))
             if len(gone) < len(seen.keys):  # something is being delivered, or is to come first
@@ -308,7 +308,7 @@ class QueueRecords(Recipe):
     def _release(self, number: int, token: int, deadline: float | None) -> DeliveryInfo | None:
         """Put an item back whose delivery has this token; return that, None if it is over."""
         while True:
-            seen = self._store.peek(self._directory, {HELD: _ALL}, (), deadline)
+            seen = self._store.peek(self._directory, Peek({HELD: _ALL}), deadline)
             these = [one for one in seen.records.values() if one.created == token]
             held = next((one for one in these if DeliveryInfo.of(one).id == number), None)
             if held is None:

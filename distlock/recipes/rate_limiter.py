@@ -3,7 +3,7 @@
 Its directory has
 
 - ``permits``: the grants that count, in their order: for each a nonce, how many permits it is of,
-  for how long it counts, and when it was made, for people. Every grant puts it anew, on the
+  for how long it counts, and when it was made, for people. Every grant puts it again, on the
   condition that nobody else has since it was read.
 - ``h/NONCE``: one who waits, bound to the session of its process; first come, first served.
 
@@ -12,8 +12,8 @@ first time, by its own clock, which is after it was made. A full period later th
 out. Beside a grant stands for how long others have seen it, so a process that has just begun goes
 on from there. The time when nobody looked is not known: grants may count for too long, never less.
 
-An answer that was lost grants nothing: whoever asks again takes its own grant out in the same
-change, and has a new one, which counts from then on.
+An answer that was lost grants nothing: the next request takes its own grant out in the same change,
+and has a new one, which counts from then on.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockBusy, LockUnavailable
-from distlock.locking.decorator import decorate
+from distlock.locking.base_lock import twins
+from distlock.locking.blocks import decorate
 from distlock.locking.options import LockOptions
-from distlock.locking.twins import twins
+from distlock.recipes.cells import WAITING, Cell, Columns
+from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership
 from distlock.recipes.permits import PERMITS, Permits, first_seen, grants_in, merged, since
 from distlock.recipes.recipe import Block, Recipe
 from distlock.records.recipe_records import Done, Plan
 from distlock.records.seats import Seats, held_key
-from distlock.types.arguments import OnBusy, checked_count, checked_period
 from distlock.types.lease import RELIED_ON, Claim, Holder, Kind, new_nonce
 from distlock.types.owners import current_liveness, current_owner
+from distlock.types.values import OnBusy, checked_count, checked_period
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,9 +60,10 @@ _KNOWN_PART = 1 / 8
 
 @dataclass(frozen=True, slots=True)
 class RateInfo:
-    """What a rate limiter looks like now.
+    """The present state of a rate limiter.
 
-    - ``permits``, ``period``: as who changed it last has said; None if nobody ever did.
+    - ``permits``, ``period``: how many in how many seconds, as the last change says; None if there
+      was none.
     - ``taken``: how many permits count now, as far as this process knows.
     - ``waiting``: who waits, in the order of being served.
     """
@@ -99,9 +104,9 @@ class RateLimiter(Block, Recipe):
         """Describe a rate limiter; nothing is asked or taken yet.
 
         - ``name``, ``using``: as of a Lock.
-        - ``permits``, ``period``: at most so many in any so many seconds, which are at most a week.
-          Say the same numbers everywhere. While processes differ, as in a deploy, each goes by its
-          own, and permits count for the period of who took them.
+        - ``permits``, ``period``: at most ``permits`` in any ``period`` of seconds, at most a week.
+          Give the same numbers everywhere. While processes differ, as in a deploy, each goes by its
+          own, and permits count for the period of the process that took them.
         - ``on_busy``, ``timeout``, ``busy_result``: as of a Lock.
 
         Raises TypeError or ValueError that names the argument and its value.
@@ -123,11 +128,13 @@ class RateLimiter(Block, Recipe):
     def _acquire(
         self, n: int = 1, blocking: bool | None = None, timeout: float | None = None
     ) -> Steps[bool]:
-        """Take ``n`` permits at once; True if they are granted, False if they were not to be had.
+        """Take ``n`` permits at once; True if they are granted, False if there are not enough.
 
-        What is not given is as the constructor was told. Who waits for many gets none meanwhile,
-        and those who came later wait behind it. One that returns False, is cancelled or interrupted
-        takes none; only if the backend cannot be asked just then they may count for a period.
+        ``blocking=False`` tries once; ``timeout`` limits the wait in seconds, and -1 waits forever.
+        Arguments that are not given are those of the constructor. A waiter for many gets none
+        meanwhile, and those who came later wait behind it. One that returns False, is cancelled or
+        interrupted takes none; only if the backend does not answer just then they may count for a
+        period.
 
         Raises ValueError if there are fewer than ``n``, TypeError or ValueError for arguments that
         are wrong, LockUnavailable if the backend cannot be asked. One who waits outlasts an outage
@@ -145,7 +152,10 @@ class RateLimiter(Block, Recipe):
         return PermitAttempt(self)
 
     def _info(self) -> Steps[RateInfo]:
-        """Return how many permits count now, and who waits."""
+        """Return how many permits count now, and who waits.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read()
         taken = sum(one.n for one in self._counting(found))
         record, waiting = found.records.get(PERMITS), Seats(found).info(self.using).holders
@@ -189,7 +199,7 @@ class RateLimiter(Block, Recipe):
         return since(grant) + max(self.period, grant.period) / RELIED_ON
 
     def _free_at(self, grants: Iterable[Permits], n: int, permits: int) -> float:
-        """Return when ``n`` permits are to be had, if nobody takes any meanwhile."""
+        """Return when ``n`` permits will be free, if nobody takes any meanwhile."""
         used, when = sum(one.n for one in grants), 0.0
         for one in sorted(grants, key=self._counts_until):
             if used + n <= permits:
@@ -338,7 +348,8 @@ class _PermitRequest:
         grant = Permits(new_nonce()[:16], self._n, limiter.period, time.time_ns() // 1000)
         self._nonces.add(grant.nonce)
         self._asked_at, self._may_be_granted = clock(), True
-        # Those who did not come lose their places: the next one would have to wait for them, too.
+        # Waiters that did not come lose their places: the next one would have to wait for them,
+        # too.
         gone = [one for one in self._passed if one in found.records]
         changes: list[Change] = [limiter._write(merged([*grants, grant])), *map(Delete, gone)]
         if key is None or key not in found.records:  # nobody may have come to wait
@@ -382,3 +393,28 @@ class _PermitRequest:
         read = partial(limiter._store.look, limiter._directory, [PERMITS])
         change = partial(backend.records.change, limiter._directory, decide, read=read)
         backend.cleanup.add(claim, change)
+
+
+class RateLimiterDescription(Description[RateInfo]):
+    """How many permits are taken, of how many, and who waits."""
+
+    help = "Rate limiters: list, show."
+    empty = _("Rate limiters are listed here once one has granted a permit.")
+    columns: ClassVar[Columns[RateInfo]] = (
+        (_("Taken"), lambda report: Cell(report.taken, "number")),
+        (_("Permits"), lambda report: Cell(report.permits, "number")),
+        (_("Period"), lambda report: Cell(report.period, "span")),
+        (_("Waiting"), lambda report: Cell(len(report.waiting), "number")),
+    )
+
+    def read(self, ref: Ref) -> RateInfo:
+        """Return how many permits count for this process, and who waits."""
+        return RateLimiter(ref.name, 1, 1, using=ref.alias).info()
+
+    def detail(self, ref: Ref, report: RateInfo) -> Detail:
+        """Return the same."""
+        return Detail(
+            self.row(report),
+            [Table("waiting", _("Waiting"), WAITING, report.waiting, _("Nobody waits."))],
+            [_("Each process counts a permit for a full period after it first saw it.")],
+        )

@@ -16,14 +16,14 @@ from distlock.backends import reading
 from distlock.backends.store import (
     MAX_VALUE,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
     Snapshot,
     TooLarge,
 )
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
@@ -32,10 +32,16 @@ from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.locking.blocks import add_leave_error
 from distlock.records.recipe_records import ANSWER, Decide, Plan
 from distlock.records.shared_backend import SharedBackend, shared_locks
-from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind, LockKey, new_nonce
 from distlock.types.owners import new_owner
-from distlock.types.values import check_value, plain, shortened
+from distlock.types.values import (
+    check_value,
+    checked_flag,
+    checked_name,
+    plain,
+    shortened,
+    waiting_limit,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,15 +56,19 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 class Recipe:
     """A coordination primitive with a name, whose state is the records of one directory.
 
-    What blocks is made of steps, see distlock.concurrency.steps: ``run()`` makes them for a thread,
-    ``arun()`` for a task.
+    Blocking methods are made of steps, see distlock.concurrency.steps: ``run()`` makes them for a
+    thread, ``arun()`` for a task.
     """
 
     #: what it is; a part of the directory's name
     kind: ClassVar[Kind]
 
     def __init__(self, name: str, using: str = DEFAULT_ALIAS) -> None:
-        """TypeError or ValueError for names that a Lock would refuse, too; nothing is asked yet."""
+        """Describe it; nothing is asked yet.
+
+        ``name`` and ``using`` are as of a Lock. Raises TypeError or ValueError that names the
+        argument and its value.
+        """
         self.name = checked_name(name)
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
@@ -98,7 +108,7 @@ class Recipe:
 
     def _keys(self, listed: KeyRange, deadline: float | None) -> Sequence[str]:
         """Return the keys of some records. This blocks."""
-        return self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
+        return self._store.peek(self._directory, Peek(listed=listed), deadline).keys
 
     def _change(
         self, decide: Decide, deadline: float | None = None, *, keys: Collection[str] | None = None
@@ -134,7 +144,7 @@ class Recipe:
             if told is not None and told.value["change"] == change:
                 return Plan(result=told.value["result"])
             if doubt and clock() >= until:
-                raise LockUnavailable(f"{self!r}: whether a change was made is not known any more")
+                raise LockUnavailable(f"{self!r}: it is unknown whether a change was made")
             if (new := become(found.records.get(key))) is None:
                 return Plan()
             value, result = new
@@ -236,7 +246,7 @@ class Recipe:
                 if not again or clock() + pause >= gives_up:
                     raise
             yield Sleep(pause)
-        raise AssertionError("backoff() goes on for ever")
+        raise AssertionError("backoff() goes on forever")
 
 
 class Block(ABC):
@@ -310,7 +320,7 @@ def _take_number() -> int:
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:
-    """Return until when to wait by the local clock; None and -1 wait for ever, 0 does not wait.
+    """Return until when to wait by the local clock; None and -1 wait forever, 0 does not wait.
 
     TypeError, ValueError, OverflowError for others, see waiting_limit().
     """
@@ -327,7 +337,7 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
         check_value(value, record, Put(argument, record).text)
     except TooLarge as error:
         raise ValueError(
-            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"
+            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with the values beside it,"
             f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:

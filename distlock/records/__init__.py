@@ -1,4 +1,4 @@
-"""What is made of the records of any backend: seats, and changes by a plan. It knows no recipe.
+"""Seats, and changes by a plan, on the records of any backend. It knows no recipe.
 
 seats           what the records of holders and waiters say, and whose turn it is
 seat_requests   the way to a seat: the session of the process, a look, the queue, a grant

@@ -1,8 +1,8 @@
-"""What recipes do with the records of a directory: change them by a plan, and be a member.
+"""Changes by a plan, and membership, with the records of a recipe's directory.
 
 A member of a group, or a candidate of an election, has a claim and a lease, as one who has a seat:
-its record is renewed together with all others of the process, its loss is told in time, and what
-an answer that was lost has left behind is taken back.
+its record is renewed together with all others of the process, its loss is reported in time, and the
+effects of a lost answer are taken back.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from distlock.backends.store import (
     Snapshot,
     Unchanged,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable
 from distlock.records.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
 from distlock.records.seats import (
@@ -47,8 +46,8 @@ from distlock.types.lease import Claim, Kind, Lease, LockKey
 REPORT = "report"
 #: The record that says how things stand among those who are at a barrier.
 GENERATION = "generation"
-#: What the key of a record begins with that says what a process has changed last, see
-#: Recipe._change_once(). It keeps nothing from being forgotten.
+#: The prefix of the keys of records that name the last change of a process, see
+#: Recipe._change_once(). They keep nothing from being forgotten.
 ANSWER = "a/"
 
 
@@ -58,11 +57,11 @@ def _nothing(claim: Claim) -> Sequence[Change]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done with the records of a directory, as they were found.
+    """The changes to make in the records of a directory, as they were found.
 
     - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
-    - ``result``: what the caller is told when it is done.
-    - ``members``: what the record of each new member says; without any they are refused.
+    - ``result``: the value for the caller when it is done.
+    - ``members``: the value of the record of each new member; without any they are refused.
     - ``member_changes``: returns further changes that name the claim of a member that joins or
       leaves.
     - ``member_records``: values by key of other records that are to vanish with its session;
@@ -163,8 +162,7 @@ class RecipeRecords:
             time.sleep(pause)
         self._give_back(claims, deadline)
         raise Overtaken(
-            f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
-            " changed"
+            f"{directory!r} on {self._alias!r}: others changed it before each attempt to change it"
         )
 
     def _carry_out(
@@ -182,12 +180,12 @@ class RecipeRecords:
                 # A claim that is cancelled meanwhile is bound to no session any more.
                 conditions.append(Absent(cancelled_key(claim.nonce)))
             if plan.member_records and not claims:
-                own = self._requests.process_session(deadline)
+                own = self._requests.session.get(deadline)
                 changes += [Put(key, said, own.id) for key, said in plan.member_records.items()]
             revision = self._store.apply(directory, changes, conditions, deadline)
         except SessionEnded:
             if own is not None:
-                self._requests.drop_process_session(own)
+                self._requests.session.drop(own)
             elif not sessions:
                 raise
             for claim, session in sessions:

@@ -25,8 +25,7 @@ from distlock.backends.store import (
     SessionEnded,
     Unchanged,
 )
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.records.seats import (
     LIMIT,
@@ -87,7 +86,7 @@ class ProcessSession:
 
     @property
     def lasts_until(self) -> float:
-        """Until when, by the local clock, the records of the session may be there at the most."""
+        """Until when, by the local clock, the records of the session may be there at most."""
         session = self._session
         return 0.0 if session is None else session.deadline + session.seconds
 
@@ -146,7 +145,8 @@ class SeatRequests:
     ) -> None:
         """``shared_lease``: the length of the leases that share the session; None for all."""
         self._store = store
-        self._session = session
+        #: that of the process, for many records
+        self.session = session
         self._alias = alias
         self._shared_lease = shared_lease
         #: by the nonce of each lease, the session that its seats are bound to, as it was then
@@ -184,7 +184,7 @@ class SeatRequests:
                         waits = True
                         continue
             except LockUnavailable as error:
-                # Who has a place in the queue keeps it over an outage that ends in time.
+                # A waiter keeps its place in the queue over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
@@ -194,8 +194,8 @@ class SeatRequests:
         if wait:
             return look
         raise LockUnavailable(
-            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it each time that it"
-            " was to be taken"
+            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it before each"
+            f" attempt to take it"
         )
 
     def _taken(
@@ -232,7 +232,7 @@ class SeatRequests:
             # is not known here, so the lease is renewed before anyone relies on it.
             session = Session(record.session or "", claim.reserved, clock())
             self.sessions[claim.nonce] = session
-        return lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
+        return lease_on(self.session.latest(session), Lease(claim, record.created, math.inf))
 
     def _grant(
         self,
@@ -252,7 +252,8 @@ class SeatRequests:
         ]
         conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]
         if waiting_key(claim.nonce) in snapshot.records:
-            # Who did not come loses its place, or the next one would have to wait for it, too.
+            # A waiter that did not come loses its place, or the next one would have to wait for it,
+            # too.
             gone = [waiting_key(claim.nonce), *seats.passed_by(claim, passed_over)]
             changes.extend(map(Delete, gone))
             conditions.append(Exists(waiting_key(claim.nonce)))
@@ -281,7 +282,7 @@ class SeatRequests:
         With ``place``: keep that one, on the session that the process has now. A place lasts as
         long as its session.
         """
-        session = self._session.get(deadline)
+        session = self.session.get(deadline)
         if place is not None and place.session == session.id:
             return True
         directory, waiting = claim.key(self._alias).directory, waiting_key(claim.nonce)
@@ -296,21 +297,13 @@ class SeatRequests:
             joined = self._store.apply(directory, [change], conditions, deadline)
         except SessionEnded:
             joined = None
-            self._session.drop(session)
+            self.session.drop(session)
         return joined is not None
 
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
-        self._session.drop(session)
+        self.session.drop(session)
         self.sessions.pop(claim.nonce, None)
-
-    def process_session(self, deadline: float | None) -> Session:
-        """Return the session of the process; more than half of a lease is left of it."""
-        return self._session.get(deadline)
-
-    def drop_process_session(self, session: Session) -> None:
-        """Note that it has ended."""
-        self._session.drop(session)
 
     def shares_session(self, claim: Claim) -> bool:
         """Return whether the seats of a claim are bound to the session of the process."""
@@ -334,7 +327,7 @@ class SeatRequests:
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""
         if self.shares_session(claim):
-            return self._session.get(deadline)
+            return self.session.get(deadline)
         session = self.sessions.get(claim.nonce)  # of an attempt for which others were too fast
         if session is None or session.deadline - clock() < claim.relied_on * _FRESH_OWN:
             session = self._store.open_session(claim.reserved, deadline)

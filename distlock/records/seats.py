@@ -1,17 +1,17 @@
-"""What the records of a semaphore or a read/write lock say, and who may have a seat.
+"""The records of a semaphore or a read/write lock, and the decision who may have a seat.
 
 Each has a directory of its own in the store. In it are
 
-- ``limit``: how many seats there are. Every grant writes it anew, on the condition that nobody else
+- ``limit``: the number of seats. Every grant writes it again, on the condition that nobody else
   has since it was read: so grants are made one after the other, and the revision is the token.
   A sweep removes it where nobody holds or waits, unless resize() has said the number.
 - ``h/NONCE``: one who holds seats, bound to the holder's session.
 - ``w/NONCE``: one who waits, bound to the waiter's session; first come, first served.
 - ``x/NONCE``: a claim that was cancelled and must not be granted by a request that comes late.
 
-Holding is a record of its own, and never a place in the queue: whoever is first in line has
-nothing until it is granted. A read/write lock is a semaphore with ALL_SEATS, of which a reader
-takes one and a writer takes all.
+Holding is a record of its own, and never a place in the queue: the first one in line has nothing
+until it is granted. A read/write lock is a semaphore with ALL_SEATS, of which a reader takes one
+and a writer takes all.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Overdue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What a look at the records has shown to one who wants seats.
+    """The result of a look at the records, for a request for seats.
 
-    - ``granted``: they can be had now.
+    - ``granted``: they are free now.
     - ``behind``: the key of the record to wait for, None for any change of the directory.
     - ``overdue``: the first in line, if it could have its seats now and has not taken them: the key
       of its record, and the session of its process.
@@ -117,7 +117,7 @@ class Seats:
 
     @property
     def forgettable(self) -> bool:
-        """Whether nobody uses it, and how many seats there were is said anew by whoever comes."""
+        """Whether it is unused, so that the next user sets the number of seats."""
         record = self.limit_record
         others = len(self.snapshot.records) > 1
         return record is not None and not others and not record.value.get("resized")
@@ -139,8 +139,8 @@ class Seats:
         if wanted is None:
             if agreed is None:
                 raise ValueNotAgreed(
-                    f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
-                    f" many seats it has; say it with `manage.py locks resize --create"
+                    f"{claim.kind} {claim.name!r}: value was not given, and the number of seats"
+                    f" is not set yet; set it with `manage.py locks resize --create"
                     f" --using={alias} NAME NUMBER`"
                 )
             wanted = agreed
@@ -150,8 +150,8 @@ class Seats:
         )
         if agreed not in (None, wanted) and others:
             raise ValueNotAgreed(
-                f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for those who use"
-                " it now. Use the same value everywhere, or change it for all with resize() or"
+                f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for its present"
+                f" users. Use the same value everywhere, or change it for all with resize() or"
                 f" `manage.py locks resize --using={alias} NAME NUMBER`"
             )
         if claim.seats > wanted:
@@ -169,7 +169,7 @@ class Seats:
         """
         ahead = [record for record in self._ahead_of(claim) if record.session not in passed_over]
         free = limit - self.taken
-        # Whoever has the only seat of a line may be gone, too; see Claim.
+        # The holder of the only seat of a line may be gone, too; see Claim.
         before = [*self.holders, *ahead] if claim.keeps_place else ahead
         processes = self.processes_of(before, claim)
         if ahead:
@@ -249,9 +249,8 @@ class Seats:
         )
 
     def _waiting(self, record: Record) -> Waiting:
-        owner, since = owner_of(record), since_when(record, self.snapshot)
-        waited = max((time_of(self.snapshot) - since).total_seconds(), 0.0)
-        return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
+        waited = time_of(self.snapshot) - since_when(record, self.snapshot)
+        return Waiting.of(owner_of(record), waited.total_seconds())
 
     @property
     def _last_token(self) -> int | None:

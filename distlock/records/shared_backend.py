@@ -1,7 +1,7 @@
 """Semaphores and read/write locks of a backend, as records in its store.
 
 It is a lock backend itself, so all that is made for locks works for these, too: waiting, renewal,
-news of a loss, reports. How the records stand for seats is said in seats.py.
+news of a loss, reports. See seats.py for the records of seats.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger("distlock")
 _LONGEST_WAIT = 5.0
 #: Seconds after which the first in line loses its place, if it could have its seats and has not
 #: taken them: its process may have been stopped or killed. With it go all who wait in its process.
-#: Those that go on line up anew.
+#: Those that go on line up again.
 _PATIENCE = 1.0
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
@@ -84,12 +84,12 @@ class SharedBackend(BaseBackend):
 
     @property
     def settings(self) -> BackendSettings:  # type: ignore[override]
-        """Those of the backend, which may know its lease only when it is connected."""
+        """The settings of the backend, which may know its lease only when it is connected."""
         return self._backend.settings
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks of one who waits, at the most a third of a lease."""
+        """Seconds between two looks of one who waits, at most a third of a lease."""
         return min(_LONGEST_WAIT, self.settings.interval(self.settings.lease))
 
     # Taking
@@ -102,7 +102,7 @@ class SharedBackend(BaseBackend):
         return lease
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
-        """See BaseBackend.enqueue(). Those who wait are served first come, first served.
+        """See BaseBackend.enqueue(). Waiters are served first come, first served.
 
         Each waits for a change of the record of the one before it, and only the first in line for
         any change. So one who leaves wakes one, however many wait. The first one of each process
@@ -136,7 +136,7 @@ class SharedBackend(BaseBackend):
             except LockUnavailable:
                 if left(deadline, 1.0) > 0 or known_until is None or clock() >= known_until:
                     raise
-                self.cleanup.add(claim)  # others had the seats, as was said in this very wait
+                self.cleanup.add(claim)  # an answer in this very wait showed other holders
                 return None
             if look.turn.overdue != overdue:
                 overdue, since = look.turn.overdue, clock()
@@ -244,7 +244,7 @@ class SharedBackend(BaseBackend):
         return self._session.lasts_until
 
     def discard_local(self, lease: Lease) -> None:
-        """See BaseBackend.discard_local(). What is bound to a session that goes on is freed."""
+        """See BaseBackend.discard_local(). Records of a session that goes on are removed."""
         session = self._requests.sessions.get(lease.nonce)
         if session is not None and self._requests.shares_session(lease.claim):
             self.cleanup.add(lease.claim, partial(self.release, lease))

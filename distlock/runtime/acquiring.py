@@ -37,7 +37,7 @@ class AcquireRequest:
     named: bool
     #: the length in seconds that was asked for, None for the backend's own
     lease: float | None
-    #: Whether to wait, and until when by the local clock (None: for ever). If it is not to wait:
+    #: Whether to wait, and until when by the local clock (None: forever). If it is not to wait:
     #: until when there has to be an answer (None: for as long as the backend gets for one).
     wait: bool
     deadline: float | None
@@ -213,7 +213,7 @@ def confirm(
     if _needs_lease(hold, request):
         raise LockError(
             f"lease={request.lease:g}: lock {hold.lease.name!r} is held already, and its lease"
-            " cannot run anew inside a transaction that has locked its row"
+            " cannot begin again inside a transaction that has locked its row"
         )
     # The next renewal sees to at_least.
     return (yield Call(hold.ask, deadline, executor=hold.backend.calls)), None

@@ -221,7 +221,7 @@ class Hold:
 
     @property
     def on_lost(self) -> list[OnLost]:
-        """What to call when it is lost, each callback once."""
+        """The callbacks for its loss, each once."""
         callbacks: list[OnLost] = []
         for entry in self.entries:
             if entry.on_lost is not None and entry.on_lost not in callbacks:
@@ -306,12 +306,13 @@ class Hold:
     def ask(self, deadline: float | None = None) -> str | None:
         """Ask whether the lock is still held; why it is gone, or None. LockUnavailable if unknown.
 
-        A named owner's hold can be told from a broken one only before somebody takes the lock.
+        A named owner's adopted hold can be distinguished from a broken one only before somebody
+        takes the lock.
         """
         return None if self.backend.verify(self.lease, deadline) else self.ask_loss_reason(deadline)
 
     def renew(self, at_least: float, deadline: float | None = None) -> tuple[bool, str | None]:
-        """Have the lease run anew for its length, and at least until ``at_least`` is over.
+        """Renew the lease for its length, and at least until ``at_least`` is over.
 
         Returns whether the backend gave an answer, and why the hold is gone, None if it is not.
         """

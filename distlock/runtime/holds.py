@@ -24,7 +24,7 @@ _REMEMBERED = 3600.0
 
 
 class Holds:
-    """The holds of a process. A lost one stays here until it was left, or is taken anew."""
+    """The holds of a process. A lost one stays here until it was left, or is taken again."""
 
     def __init__(self, renewer: LeaseRenewer) -> None:
         self._renewer = renewer
@@ -234,6 +234,6 @@ def not_held(key: LockKey, owner: Owner, holder: Hold | None = None) -> LockNotH
 
 def _lost_before(hold: Hold) -> LockLost:
     return LockLost(
-        f"lock {hold.lease.name!r} was lost here, and has been taken anew since (token"
+        f"lock {hold.lease.name!r} was lost here, and has been taken again since (token"
         f" {hold.lease.token}) under its owner's name"
     )

@@ -15,10 +15,9 @@ from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_ree
 from distlock.runtime.events import event
 from distlock.runtime.hold import Hold, task_of
 from distlock.runtime.holds import Holds, not_held
-from distlock.runtime.local_queue import Ticket
+from distlock.runtime.local_queue import Ticket, counted_queue
 from distlock.runtime.name_template import warn_if_unfilled
 from distlock.runtime.renewal import LeaseRenewer
-from distlock.runtime.waiting_counts import counted_queue
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, LockKey, Owner
 from distlock.types.owners import current_actor
@@ -92,7 +91,7 @@ class LockManager:
         """Wait for the turn to ask the backend; note in the request whether it is to be asked.
 
         If it is not: True if someone else holds the lock, or this owner has got it meanwhile
-        (``ticket.joined``); False if nobody holds it any more, and the request begins anew.
+        (``ticket.joined``); False if nobody holds it any more, and the request begins again.
         """
         named = request.named
         hold = self.holds.find(request.key, request.claim.owner) if named else None
@@ -152,7 +151,7 @@ class LockManager:
     def _entered(self, request: AcquireRequest) -> Hold | None:
         """Return what the owner holds here, None if nothing; LockLost if it has to be left first.
 
-        A named owner may come in from anywhere, and takes the lock anew.
+        A named owner may come in from anywhere, and takes the lock again.
         """
         hold = request.enters or self.holds.find(request.key, request.claim.owner)
         if hold is None or (loss := hold.lost_error()) is None:
@@ -295,7 +294,7 @@ class LockManager:
         return self.holds.all()
 
     def free(self, hold: Hold) -> None:
-        """Free a hold at once, whoever is in it. For tests, see distlock.testing."""
+        """Free a hold at once, even with owners inside. For tests, see distlock.testing."""
         self.holds.discard(hold)
         try:
             if not hold.lost_for_good:

@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.exceptions import LockError
 from distlock.runtime.events import OutageLog, log_unreleased, send_loss
@@ -53,7 +52,7 @@ class LeaseRenewer:
     def __init__(self) -> None:
         #: protects this and Holds; it is taken for moments only
         self.mutex = threading.Lock()
-        #: The leases, by nonce. Who has the mutex may take one out: then it is renewed no more.
+        #: The leases, by nonce. A thread with the mutex may take one out, which ends its renewal.
         self.kept: dict[str, Hold] = {}
         #: The one timer, and its time. A lease that is due earlier sets a new one in its place.
         self._timer: Timer | None = None
@@ -106,13 +105,13 @@ class LeaseRenewer:
                 hold.backend.discard_local(hold.lease)
             finally:
                 hold.on_end()
-        finally:  # whatever fails, this is told: it is not tried again
+        finally:  # report the loss after any failure: it is not tried again
             try:
                 self._notifiers.submit(partial(_send_loss, hold, reason))
-            except (RuntimeError, MemoryError):  # no thread can be had: the caller has to wait
+            except (RuntimeError, MemoryError):  # no thread can be started: the caller has to wait
                 _send_loss(hold, reason)
 
-    # What a backend learns by itself, see Listener
+    # Reports of a backend, see Listener
 
     def lease_lost(self, lease: Lease, reason: str) -> None:
         """Note that a lease is gone."""
@@ -157,7 +156,7 @@ class LeaseRenewer:
             if (reason := hold.expiry_reason()) is not None:
                 try:
                     self.lose(hold, reason)
-                except Exception:  # the others must be told, and renewed, all the same
+                except Exception:  # the others must be reported, and renewed, all the same
                     _log_untold(hold)
 
     def _ask_for(self, due: Sequence[Hold]) -> None:
@@ -169,7 +168,7 @@ class LeaseRenewer:
                 hold.note_asked()
                 batches[hold.backend].append(hold)
         for batch in batches.values():
-            with suppress(RuntimeError):  # no more threads can be had: its end counts as a loss
+            with suppress(RuntimeError):  # no more threads: its end counts as a loss
                 start(self._ask, "distlock-renewal", batch)
 
     def _warn_of_silence(self, due: Sequence[Hold]) -> None:
@@ -211,7 +210,7 @@ class LeaseRenewer:
         for (backend, apart), batch in batches.items():
             try:
                 self._steps.add(backend, apart, batch)
-            except Exception as error:  # no more threads, or no memory, can be had
+            except Exception as error:  # no more threads, or no memory
                 self._outages.note_failure(backend.alias, error, batch)
                 self._note_answers(batch, {}, now)
         for hold in orphans:
@@ -241,7 +240,7 @@ class LeaseRenewer:
             if others_wait:  # what holds these up must not take all of the others' time
                 deadline = (sent_at + deadline) / 2
             answers = backend.renew([hold.to_renew() for hold in batch], deadline)
-        except Exception as error:  # one failure is no loss; the deadline decides
+        except Exception as error:  # one failure does not lose the lease; the deadline decides
             self._outages.note_failure(backend.alias, error, batch)
         else:
             if answers:  # rows that are locked get none
@@ -286,7 +285,7 @@ def _send_loss(hold: Hold, reason: str) -> None:
 
 def _log_untold(hold: Hold) -> None:
     name, fields = hold.lease.name, hold.log_fields()
-    thread_logger.exception("could not tell of the loss of %r", name, extra=fields)
+    thread_logger.exception("could not report the loss of %r", name, extra=fields)
 
 
 @dataclass(slots=True)
@@ -308,7 +307,7 @@ class RenewalSteps:
     def add(self, backend: BaseBackend, apart: bool, holds: Sequence[Hold]) -> None:
         """Renew leases soon; ``apart`` from others of the backend, by threads of their own.
 
-        If no thread can be had for them, raises what start() raises, and they are not renewed.
+        If no thread can be started for them, raises the error of start(), and they are not renewed.
         """
         key = backend, apart
         with self._mutex:

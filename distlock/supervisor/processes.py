@@ -22,7 +22,7 @@ from signal import SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 from types import FrameType
 from typing import Any
 
-#: What a shell ends with if a program cannot be started, and if it is not found.
+#: The exit codes of a shell if a program cannot be started, and if it is not found.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 LINUX = sys.platform == "linux"
@@ -157,7 +157,7 @@ class ProgramSignals:
     """The signals that ``locks run`` gets; see program_signals()."""
 
     def __init__(self) -> None:
-        #: What is ignored stays ignored, also by the program.
+        #: Ignored signals stay ignored, also by the program.
         self.ignored = [each for each in PASSED_ON if signal.getsignal(each) == signal.SIG_IGN]
         #: Called with the number of a signal, on the main thread; None while no program runs.
         self.forward: Callable[[int], object] | None = None

@@ -52,7 +52,7 @@ class ShutdownTiming:
     #: first renewal, which is due after a third of the lease.
     MOST = 0.4
     _MARGIN, _LONGEST_MARGIN = 0.1, 1.0
-    #: The grace if none was asked for: a part of the lease, at most so many seconds.
+    #: The grace if none was asked for: a part of the lease, and a maximum in seconds.
     _USUAL, _LONGEST_USUAL = 0.3, 10.0
 
     @classmethod

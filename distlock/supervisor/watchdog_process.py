@@ -99,7 +99,7 @@ class Watchdog:
         self._channel.send("started", self._program)
         while True:
             self._wait()
-            # What the holder has sent comes first: a program may take long to start.
+            # Messages of the holder come first: a program may take long to start.
             for kind, *values in self._channel.receive():
                 self._handle(kind, *values)
             self._reap()

@@ -25,8 +25,7 @@ from distlock.recipes.log import forget_values
 from distlock.records.seats import held_key
 from distlock.runtime.hold import Hold
 from distlock.runtime.manager import manager
-from distlock.runtime.queueing_owners import PREFIX as QUEUEING
-from distlock.types.owners import current_liveness, current_owner, is_reserved
+from distlock.types.owners import QUEUEING, current_liveness, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "held_elsewhere", "isolated_locks"]
 
@@ -48,8 +47,8 @@ def isolated_locks() -> Iterator[None]:
 
     All locks that this process has taken inside are free afterwards: those that no thread or task
     has left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken
-    (except in ZooKeeper). What it has made with recipes, such as items of a queue or a value of a
-    Config, is removed. What was there before stays, as the test has left it.
+    (except in ZooKeeper). Its data of recipes, such as items of a queue or a value of a Config, is
+    removed. Records that existed before stay, as the test has left them.
 
     Raises LeakedLock, which names the locks that were taken inside and not left. Other threads and
     tasks get five seconds to leave theirs. If the body fails, the names become a note of its error.
@@ -69,9 +68,9 @@ def isolated_locks() -> Iterator[None]:
 def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     """Have somebody else hold locks until the block ends: another thread of this process.
 
-    Each is the name of a Lock, or any lock with its options: ``Semaphore("mail", 1)``,
-    ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``. Naming a semaphore twice
-    takes two of its seats. The test may break them.
+    Each of ``wanted`` is the name of a Lock, or any lock with its options:
+    ``Semaphore("mail", 1)``, ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``.
+    Naming a semaphore twice takes two of its seats. The test may break them.
 
     Raises LockBusy if one is not free, LockUnavailable if its backend cannot be asked.
     """
@@ -220,7 +219,8 @@ class WrittenRecords:
 
 
 def _open_stores() -> Iterator[RecordStore]:
-    """Yield the stores of backends that were not closed: one that is used again would open anew."""
+    """Yield the stores of backends that were not closed: a closed one would be opened again by its
+    use."""
     for backend in locks.made():
         with suppress(NotSupported):
             yield backend.store
@@ -231,7 +231,7 @@ def _remove(store: RecordStore, directory: str, since: int) -> None:
     made = [record for record in found if record.created >= since]
     if _runs_here(made):
         return
-    # What was bound to a session of this process would stay for the length of a lease.
+    # Records of a session of this process would stay for the length of a lease.
     sessions = {None, *(record.session for record in made if _is_of_this_process(record))}
     keys = (record.key for record in made if record.session in sessions)
     while some := [*islice(keys, MOST_KEYS)]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from distlock.concurrency.clock import clock
 
@@ -66,21 +66,22 @@ class LockKey(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """What a store keeps the records of it under; without a name, how all of the kind begin."""
+        """The directory of its records in a store; without a name, the prefix of the kind."""
         return f"{self.kind}:{self.name}"
 
     @property
     def backend_name(self) -> str:
-        """What the backend of its kind calls it, see every_kind()."""
+        """Its name in the backend of its kind, see every_kind()."""
         return self.name if self.kind is Kind.LOCK else self.directory
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lock or waits for it.
+    """The holder of a lock, or a waiter.
 
     ``key`` decides whether two owners are one; it holds a random nonce of the process, so that a
-    reused process or thread id is never mistaken for its predecessor. The rest is for people.
+    reused process or thread id is never mistaken for its predecessor. ``host``, ``pid`` and
+    ``thread``, the name of the thread or task, are for people.
 
     ``within`` are the keys of the pieces of work on the same thread that wait for this one: their
     holds are entered again. It is known in this process only.
@@ -117,13 +118,18 @@ class Waiting(Owner):
 
     waited: float | None = field(default=None, compare=False)
 
+    @classmethod
+    def of(cls, owner: Owner, seconds: float) -> Self:
+        """Return an owner as one who has waited for so long; a clock may have been set back."""
+        return cls(owner.key, owner.host, owner.pid, owner.thread, max(seconds, 0.0))
+
 
 #: A description and a call site, as backends store them in one text; see Claim.label.
 _LABEL = re.compile(r"(?:(.*) )?\(at ([^()]+:\d+)\)", re.DOTALL)
 
 
 class _Labelled:
-    """What backends tell with a description, which is split from the call site."""
+    """The description in a backend, which is split from the call site."""
 
     __slots__ = ()
     description: str
@@ -138,7 +144,7 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class LastHold(_Labelled):
-    """Who had a free lock last, and how that ended: "released", "expired" (swept) or "broken"."""
+    """The last holder of a free lock, and its end: "released", "expired" (swept) or "broken"."""
 
     owner: Owner
     since: datetime
@@ -167,10 +173,10 @@ class Claim:
 
     It never changes. Python would take five times as long to make a frozen object.
 
-    ``nonce`` names this very request. It is chosen before anything is sent, so that the answer can
-    be told from someone else's even when the first reply was lost and the claim was sent again.
-    ``renews`` says, for people to read, whether the lease will be renewed. ``at_least`` is for how
-    many seconds the lock stays taken from its grant on, whatever becomes of the holder.
+    ``nonce`` names this very request. It is chosen before anything is sent, so that its answer is
+    recognized even when the first reply was lost and the claim was sent again. ``renews`` says, for
+    people to read, whether the lease will be renewed. ``at_least`` is for how many seconds the lock
+    stays taken from its grant on, even if the holder dies.
 
     ``kind`` is what kind of lock that is. Of a semaphore or a read/write lock ``seats`` are wanted,
     of ``limit`` seats that there are; None takes the number that others have agreed on.
@@ -178,8 +184,8 @@ class Claim:
     ``call_site`` is the file and the line where the lock was asked for, where that is known, and
     ``label`` the description with it, as backends store it: ``nightly (at jobs/nightly.py:12)``.
 
-    ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
-    again under the same nonce.
+    ``keeps_place``: a waiter stays in the queue when the answer is to wait on, and asks again under
+    the same nonce.
 
     Two fields are the exception, which backends write. ``refused_by`` is who had the lock when it
     was refused last, where that answer said so. ``maybe_repeated``: a request was sent whose answer
@@ -223,10 +229,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One grant of a lock: the claim it answers, its fencing token, and when it ends.
+    """One grant of a lock: the ``claim`` it answers, its fencing ``token``, and when it ends.
 
-    ``deadline`` is of the local clock and counted from before the request was sent, less what two
-    clocks may differ by, so it lies before the moment at which the server may give the lock to
+    ``deadline`` is by the local clock, counted from before the request was sent, less the
+    difference of two clocks. So it lies before the moment at which the server may give the lock to
     another.
     """
 
@@ -236,18 +242,22 @@ class Lease:
 
     @property
     def name(self) -> str:
+        """The name of the lock."""
         return self.claim.name
 
     @property
     def owner(self) -> Owner:
+        """Who holds it."""
         return self.claim.owner
 
     @property
     def duration(self) -> float:
+        """Seconds that the lease lasts from each renewal on."""
         return self.claim.duration
 
     @property
     def nonce(self) -> str:
+        """A random text that tells its claim from every other."""
         return self.claim.nonce
 
     @property
@@ -264,7 +274,7 @@ class Lease:
         return Lease(self.claim, self.token, deadline)
 
     def lasting(self, seconds: float) -> Lease:
-        """Return the same lease, to be renewed for so many seconds."""
+        """Return the same lease, to be renewed for that many seconds."""
         return Lease(replace(self.claim, duration=seconds), self.token, self.deadline)
 
     def log_fields(self, backend: str, *seconds: float | None) -> dict[str, Any]:
@@ -274,7 +284,7 @@ class Lease:
 
 
 class State(StrEnum):
-    """What a backend says of a lock at the moment it is asked."""
+    """The state of a lock in a backend at the moment of the answer."""
 
     FREE = "free"
     HELD = "held"
@@ -283,7 +293,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownHold(_Labelled):
-    """What a backend knows of a hold, see :class:`LockInfo`."""
+    """A hold as the backend sees it, see :class:`LockInfo`."""
 
     owner: Owner | None = None
     token: int | None = None
@@ -303,8 +313,8 @@ class _KnownHold(_Labelled):
 class Holder(_KnownHold):
     """One of those who hold a lock; None stands for what the backend does not know.
 
-    The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
-    read/write lock a writer has ALL_SEATS.
+    The fields are those of :class:`LockInfo`, ``description`` and the rest. ``seats`` are how many
+    of a semaphore it has; of a read/write lock a writer has ALL_SEATS.
     """
 
     owner: Owner
@@ -318,35 +328,37 @@ class Holder(_KnownHold):
 
 @dataclass(frozen=True, slots=True)
 class LockInfo(_KnownHold):
-    """What a backend knows of one lock, by the backend's own clock (etcd: by the holder's).
+    """The state of one lock, by the backend's own clock (etcd: by the holder's).
 
-    ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
-    for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
-    known in advance). ``waiters`` is None where the backend does not know who waits, else the
-    waiters in the order in which they will be served: of each process the one that waits there for
-    all its threads and tasks, and after these, in ``Lock.info()``, the others of this very process;
-    a :class:`Waiting` where the time is known, too. ``behind`` says how many more wait in other
-    processes, as these have said within the last five seconds. ``waiting`` is the number of all
-    who wait, ``waiting_processes`` that of their processes; None as for ``waiters``. ``token`` of a
-    free lock is the last one handed out, where it is known.
-
-    ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a
-    session stands for it, the seconds after which the servers end the session of a process that is
-    gone. ``renews`` says whether its holder asked for renewals when it took the lock.
-    ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
-    Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
-    length, False, and when the holder left. All three are None for a free lock.
-
-    ``last`` is who had a free lock last, in a database that still has its row.
-
-    ``call_site`` is the file and the line where it was taken, as ``shop/views.py:42``, "" where
-    that is not known.
-
-    ``kind`` tells a semaphore and a read/write lock from a lock. Several may hold these: ``owner``,
-    ``token`` and the like are then of the one who has held it for longest, ``other_holders`` are
-    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has (0 if
-    nobody has said yet), ``seats`` how many of them the first holder has, and ``taken`` how many
-    are taken in all.
+    - ``name``, ``using``, ``kind``: which lock it is. ``kind`` tells a semaphore and a read/write
+      lock from a lock.
+    - ``state``: whether it is free, held, or its lease has expired.
+    - ``owner``: who holds it.
+    - ``token``: the fencing token; of a free lock the last one handed out, where it is known.
+    - ``since``, ``held_for``: when it was acquired, and the seconds since then.
+    - ``until``, ``remaining``: when the lease ends, and the seconds until then. These four and
+      ``owner`` are None for a free lock, and where a backend has no such notion: the end of a
+      ZooKeeper session is not known in advance.
+    - ``description``: what it is held for.
+    - ``lease``: seconds that the lease lasts from each renewal on; in ZooKeeper, where a session
+      stands for it, seconds after which the servers end the session of a process that is gone.
+    - ``renews``: whether its holder asked for renewals when it took the lock.
+    - ``renewed_at``: when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
+      Where the holder has left and the lock stays taken (``at_least``), these three are about that
+      rest: its length, False, and when the holder left. All three are None for a free lock.
+    - ``waiters``: who waits, in the order in which they are served; None where the backend does not
+      know. Of each process it is the one that waits there for all its threads and tasks. After
+      these come, in ``Lock.info()``, the others of this process. Where the time is known, too, it
+      is a :class:`Waiting`.
+    - ``behind``: how many more wait in other processes, as these have said within the last five
+      seconds.
+    - ``slots``: how many seats a semaphore has, 0 if nobody has said yet.
+    - ``seats``: how many of them the first holder has.
+    - ``other_holders``: several may hold a semaphore or a read/write lock. ``owner``, ``token`` and
+      the like are of the one who has held it for longest; these are the rest.
+    - ``last``: who had a free lock last, in a database that still has its row.
+    - ``call_site``: the file and the line where it was taken, as ``shop/views.py:42``; "" where
+      that is not known.
     """
 
     name: str
@@ -401,8 +413,8 @@ class SweepResult:
     removed: int = 0
 
 
-#: What records of the log say of a lock, as attributes of their own: see docs/locks.md. None is one
-#: that logging.LogRecord has. They never change: people's filters, formatters and alerts know them.
+#: The attributes of a lock in records of the log: see docs/locks.md. logging.LogRecord has none of
+#: these names. They never change: people's filters, formatters and alerts know them.
 LOG_FIELDS = ("lock", "kind", "backend", "token", "owner", "waited", "held")
 
 

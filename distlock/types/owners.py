@@ -1,7 +1,8 @@
-"""The owner of a lock, under an identity that is never used again.
+"""The owner of a lock, under an identity that is never used again, and the line where it asks.
 
 It is the current asyncio task, or the current thread and the piece of work that this is doing: a
-request, a job of an executor, a Celery task.
+request, a job of an executor, a Celery task. The owner of a queueing lock is a queued call: its
+name contains the id of the Celery task.
 """
 
 from __future__ import annotations
@@ -16,18 +17,46 @@ import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, NamedTuple
 
 from distlock.concurrency import fork
-from distlock.concurrency.work import Strand, Work, current_work
-from distlock.types.lease import Owner
+from distlock.concurrency.work import JOB_FUNCTIONS, Strand, Work, current_work, runs_a_job
+from distlock.types.lease import MAX_DESCRIPTION, LockInfo, Owner, State
+from distlock.types.values import checked_label, escaped
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
 NAMED = "@"
 #: The key of the placeholder owner of a reserved lock begins with this.
 RESERVED = "~"
 
+#: The names of all queueing locks begin with this, so that no running task has the same lock.
+QUEUEING = "queueing:"
+#: The names of owners of queueing locks begin with this; the id of the queued task follows.
+_QUEUED = "celery:"
+
 _MAX_LABEL = 255
+
+#: Code between a user's line and a lock; none of it is what people look for.
+_BETWEEN = (
+    "distlock.",
+    "asgiref.",
+    "asyncio.",
+    "billiard.",
+    "celery.",
+    "concurrent.futures.",
+    "contextlib",
+    "contextvars",
+    "django.core.management",
+    "django.utils.asyncio",
+    "functools",
+    "multiprocessing.",
+    "threading",
+)
+#: Code between a user's line and a warning about it.
+_INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
+#: Methods that take a lock and leave it to their caller to release it.
+_DOORS = frozenset({"acquire", "__enter__"})
 
 _nonce = fork.PerProcess(lambda: uuid.uuid4().hex)
 _task_keys: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
@@ -225,3 +254,85 @@ def _current_greenlet() -> Any:
     if not gevent_patched():
         return None
     return sys.modules["greenlet"].getcurrent()
+
+
+class _Between(dict[str, str]):
+    """Which of the packages of _BETWEEN a module is in, "" for others; most are asked for again."""
+
+    def __missing__(self, module: str) -> str:
+        self[module] = next((name for name in _BETWEEN if module.startswith(name)), "")
+        return self[module]
+
+
+_between = _Between()
+
+
+def call_site(description: str) -> tuple[str, str, bool]:
+    """Return the user's line that asks for a lock, as ``shop/views.py:42``, "" if there is none.
+
+    Also its label, and whether the asking is all that a job of an executor does, as in
+    ``asyncio.to_thread(lock.acquire)``: then nobody could release the lock.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    outermost = ""
+    while frame is not None:
+        package = _between[frame.f_globals.get("__name__", "")]
+        if not package:
+            site = f"{shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
+            label = f"{description} (at {site})" if description else f"(at {site})"
+            return site, label if len(label) <= MAX_DESCRIPTION else description, False
+        if package == "distlock.":
+            outermost = frame.f_code.co_name
+        elif frame.f_code.co_name in JOB_FUNCTIONS and runs_a_job(frame):
+            return "", description, outermost in _DOORS
+        frame = frame.f_back
+    return "", description, False
+
+
+def callers_level() -> int:
+    """Return the ``stacklevel`` of a warning that is to name the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+@functools.lru_cache(512)
+def shortened(path: str) -> str:
+    """Return a file and its folder: enough to find it, and short."""
+    return escaped("/".join(path.replace("(", "").replace(")", "").split("/")[-2:]))
+
+
+def queued_owner_name(task_id: str) -> str:
+    """Return a name for the owner of a queued call; each call of this function makes another.
+
+    An id that is too long for it, or that no database can store, is left out, and then not known.
+    """
+    begins = f"{_QUEUED}{uuid.uuid4().hex}:"
+    try:
+        return checked_label("owner", begins + task_id)
+    except ValueError:
+        return begins
+
+
+def describe_queued(task: str, *, running: bool = False) -> str:
+    """Return the description of a queueing lock; ``task`` is the name and the id of its task."""
+    state = ", running" if running else ", queued"
+    return escaped(f"Celery task {task}")[: MAX_DESCRIPTION - len(state)] + state
+
+
+def is_queued(info: LockInfo) -> bool:
+    """Return whether the lock's owner, or last owner, is a queued call that has not started yet."""
+    return (
+        info.state is not State.FREE
+        and info.owner is not None
+        and info.owner.key.startswith(NAMED + _QUEUED)
+        and not info.renews  # it is renewed from the start of its task on
+    )
+
+
+def task_id_of(info: LockInfo) -> str | None:
+    """Return the id of the task that has a lock; None if there is none or it is unknown."""
+    if info.owner is None or not info.owner.key.startswith(NAMED + _QUEUED):
+        return None
+    return info.owner.key.removeprefix(NAMED + _QUEUED).partition(":")[2] or None

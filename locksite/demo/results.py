@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the demo's table. ``system`` is the number of what it shows, see README.md."""
+    """One line of the demo's table. ``system`` numbers what it shows, see CONTRIBUTING.md."""
 
     what: str
     expected: str

@@ -10,7 +10,7 @@ from django.urls import reverse
 from distlock.admin.locks import HoldRef
 from distlock.conf import locks
 from distlock.models import DatabaseLock
-from distlock.types.arguments import MAX_DESCRIPTION, MAX_NAME
+from distlock.types.values import MAX_DESCRIPTION, MAX_NAME
 
 HOSTILE = {
     "html": '</td><script>alert(1)</script>"><img src=x onerror=alert(1)>',

@@ -87,7 +87,12 @@ class Terminal:
     @property
     def lines(self):
         """What was printed, without colours."""
-        return _CONTROL.sub("", self.printed).replace("\r", "").splitlines()
+        return self.plain(self.printed).replace("\r", "").splitlines()
+
+    @staticmethod
+    def plain(text):
+        """Return the text without colours and what moves the cursor."""
+        return _CONTROL.sub("", text)
 
     @property
     def restored(self):

@@ -218,10 +218,10 @@ def test_an_attempt_that_is_closed_elsewhere_leaves_its_own_lock(actor, third, u
 
 def test_an_attempt_is_for_one_block(using, name, third):
     attempt = Lock(name, using=using).attempt()
-    with attempt as acquired, pytest.raises(Exception, match=r"call attempt\(\) anew"):
+    with attempt as acquired, pytest.raises(Exception, match=r"call attempt\(\) again"):
         assert acquired
         attempt.__enter__()
-    with pytest.raises(Exception, match=r"call attempt\(\) anew"), attempt:
+    with pytest.raises(Exception, match=r"call attempt\(\) again"), attempt:
         raise AssertionError("it was entered")
     assert third.tries(name)
 

@@ -13,7 +13,7 @@ from django.test import AsyncClient, Client, RequestFactory
 
 from distlock import Lock
 from distlock.activity import activity, current_activity
-from distlock.types.arguments import MAX_DESCRIPTION
+from distlock.types.values import MAX_DESCRIPTION
 from tests.core import urls
 
 

@@ -20,9 +20,9 @@ from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
 from distlock.exceptions import BodyEnded, LockError
 from distlock.locking import until_commit
+from distlock.locking.run_under import ThreadInterrupter, body_interrupter
 from distlock.locking.until_commit import OpenTransactions
 from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
-from distlock.runtime.interrupters import ThreadInterrupter, body_interrupter
 from distlock.signals import lock_acquired
 from distlock.types.lease import Claim, Kind, LockKey
 from distlock.types.owners import current_owner

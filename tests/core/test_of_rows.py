@@ -9,7 +9,7 @@ from django.db import models
 
 from distlock import Lock, LockBusy, LockNotHeld
 from distlock.recipes import MultiLock
-from distlock.types.arguments import MAX_NAME
+from distlock.types.values import MAX_NAME
 
 
 def model(name, **fields):

@@ -4,7 +4,7 @@ import pytest
 
 from distlock import Lock, LockLost
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import Timers
+from distlock.concurrency.threads import Timers
 from distlock.runtime import renewal
 from distlock.runtime.manager import manager
 from tests.contract.watch import Once, events, eventually

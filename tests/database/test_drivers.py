@@ -9,7 +9,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.connection import CursorConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 from tests.database.asleep import CANCEL, DISCONNECT, SLEEP, once_asleep
 from tests.database.lending import in_use, next_session, prepared_in
 from tests.database.speaking import claim

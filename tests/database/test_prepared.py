@@ -4,7 +4,7 @@ import pytest
 
 from distlock.backends.database.drivers import PsycopgConnection
 from distlock.backends.database.statements import Statement
-from distlock.backends.store import Delete, Exists, Put, Unchanged
+from distlock.backends.store import Delete, Exists, Peek, Put, Unchanged
 from tests.contract.watch import eventually
 from tests.database.lending import in_use, next_session, prepared_in
 from tests.database.speaking import claim
@@ -97,7 +97,7 @@ def test_what_was_planned_for_empty_tables_looks_at_few_rows_of_full_ones(make, 
     def use():
         for value in range(10):
             store.apply("directory", [Put("key", value), Delete("other")], [Exists("key")])
-            store.peek("directory", {"k": 1}, ["o"])
+            store.peek("directory", Peek({"k": 1}, ["o"]))
 
     def scans():
         return sql(

@@ -4,7 +4,9 @@ import ast
 import asyncio
 import inspect
 import signal
+import unittest
 from contextlib import suppress
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +14,14 @@ from django.apps import apps
 from django.contrib.auth.models import Group
 from django.core.management import BaseCommand, call_command
 from django.db import connection, models
+from django.test import RequestFactory
 
 from distlock import Lock, locks
 from distlock.testing import LeakedLock, isolated_locks
-from tests.readme.pages import snippets
+from tests.readme.pages import PAGES, TUTORIAL, snippets
 
-SNIPPETS = snippets("python")
+SNIPPETS = snippets("python", [page for page in PAGES if page != TUTORIAL])
+_numbers = count()
 
 
 def is_settings(snippet):
@@ -31,10 +35,11 @@ def first_line(snippet):
 @pytest.fixture
 def reader(backend_settings, settings):
     """What the reader has around the snippets."""
-    settings.DISTLOCK = backend_settings("sqlite")
+    local = {"BACKEND": "distlock.backends.local.LocalBackend"}
+    settings.DISTLOCK = {**backend_settings("sqlite"), "local": local, "new": local}
     made = []
     names = {
-        "__name__": "tests.readme",
+        "__name__": f"tests.readme.snippet_{next(_numbers)}",  # tasks of one name must be the same
         "Lock": Lock,
         "models": models,
         "invoice": object(),
@@ -65,7 +70,7 @@ def reader(backend_settings, settings):
 def run(snippet, names):
     """Run it statement by statement; a model gets its table as soon as it is there.
 
-    A management command is run for 7.
+    A management command is run for 7, and a view is called for 7, as far as they take arguments.
     """
     for statement in ast.parse(snippet).body:
         module = ast.Module([statement], [])
@@ -74,12 +79,27 @@ def run(snippet, names):
         if inspect.iscoroutine(result):
             asyncio.run(result)
         model = names.get(getattr(statement, "name", None))
+        if inspect.isfunction(model) and "request" in inspect.signature(model).parameters:
+            _, *others = inspect.signature(model).parameters
+            response = model(RequestFactory().get("/"), *[7 for _ in others])
+            assert asyncio.run(response) if inspect.iscoroutine(response) else response
         if inspect.isclass(model) and issubclass(model, BaseCommand):
-            call_command(model(), "7")
+            call_command(model(), *(["7"] if "add_arguments" in vars(model) else []))
         elif inspect.isclass(model) and issubclass(model, models.Model):
             with connection.schema_editor() as editor:
                 editor.create_model(model)
             names["made"].append(model)
+        run_test(model)
+
+
+def run_test(found):
+    """Run what a snippet has defined, if that is a test."""
+    if inspect.isclass(found) and issubclass(found, unittest.TestCase):
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(found).run(result)
+        assert result.testsRun and result.wasSuccessful(), result.failures + result.errors
+    elif inspect.isfunction(found) and found.__name__.startswith("test_"):
+        found()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from tests.pyright import complaints
-from tests.readme.test_snippets import SNIPPETS
+from tests.readme.pages import TUTORIAL, snippets
 from tests.unit.test_typing import mypy
 
 # Less than what ends the whole run; see faulthandler_timeout.
@@ -55,7 +55,11 @@ def modules(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reader")
     (folder / "reader.py").write_text(READER)
     there = defined(ast.parse(READER)) - {"annotations"}
-    for number, snippet in enumerate(SNIPPETS):
+    for file in snippets("python", [TUTORIAL]):  # they import one another
+        path = folder / re.match(r"# (\S+)", file)[1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file)
+    for number, snippet in enumerate(snippets("python")):
         if re.search(r"^(async with|await) ", snippet, re.MULTILINE):
             snippet = f"async def main() -> None:\n{textwrap.indent(snippet, '    ')}"
         missing = sorted(there - defined(ast.parse(snippet)))

@@ -8,6 +8,7 @@ from queue import Empty
 import pytest
 
 from distlock import LockLost, LockNotHeld
+from distlock.locking.run_under import body_interrupter
 from distlock.recipes import (
     Barrier,
     Config,
@@ -21,7 +22,6 @@ from distlock.recipes import (
     RWLock,
     Semaphore,
 )
-from distlock.runtime.interrupters import body_interrupter
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import Owner
 from tests.contract.actors import PATIENCE

@@ -9,7 +9,7 @@ import pytest
 
 from distlock import locks
 from distlock.backends.database.statements import Statement
-from distlock.backends.store import Delete
+from distlock.backends.store import Delete, Peek
 from distlock.concurrency.steps import Nested
 from distlock.recipes import Mailbox, Queue, queue_items
 from tests.children import write_line
@@ -39,7 +39,7 @@ def abandon(queue, taken):
     """Let these deliveries be gone, as at the end of their consumer's session."""
     store, directory = locks[queue.using].store, queue._directory
     wanted = {one.id for one in taken}
-    seen = store.peek(directory, {"h/": 100_000}).records.values()
+    seen = store.peek(directory, Peek({"h/": 100_000})).records.values()
     keys = [one.key for one in seen if one.value["data"]["item"] in wanted]
     for start in range(0, len(keys), 100):
         store.apply(directory, [Delete(key) for key in keys[start : start + 100]])
@@ -351,7 +351,7 @@ def test_sessions_that_have_ended_are_cleared_in_bounded_steps(using, name, back
     fill(queue, 360)
     for one in take(queue, 360):
         one.nack(delay=3600)
-    seen = backend.store.peek(queue._directory, {"h/": 1000}).records.values()
+    seen = backend.store.peek(queue._directory, Peek({"h/": 1000})).records.values()
     these = ", ".join(f"'{one.session}'" for one in seen)
     backend.pool.run(
         Statement(f"UPDATE database_lock_session SET expires_at = 1 WHERE id IN ({these})")

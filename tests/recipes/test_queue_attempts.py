@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from distlock import LockLost, LockNotHeld, LockUnavailable, locks
+from distlock.backends.store import Peek
 from distlock.recipes import Queue
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
@@ -229,7 +230,7 @@ def test_a_begin_whose_answer_is_lost_leaves_nothing_behind(local, name, monkeyp
         taken.ack()
     info = queue.info()
     assert (info.size, info.dead) == (0, then == "nack")
-    assert [*local.store.peek(f"queue:{name}", {"i/": 9, "h/": 9}).records] == []
+    assert [*local.store.peek(f"queue:{name}", Peek({"i/": 9, "h/": 9})).records] == []
 
 
 def test_a_failure_counts_as_before(using, name):

@@ -14,7 +14,7 @@ from distlock.recipes import RateLimiter, permits, rate_limiter
 from distlock.recipes.membership import Membership
 from distlock.records.shared_backend import sweep_every_kind
 from distlock.registry import KEPT
-from distlock.types.arguments import LONGEST_PERIOD
+from distlock.types.values import LONGEST_PERIOD
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import WAYS, forked

@@ -9,7 +9,7 @@ from django.db.backends.signals import connection_created
 
 from distlock import audit
 from distlock.exceptions import LockError, LockLost, StaleToken
-from distlock.locking.twins import twin_of
+from distlock.locking.base_lock import twin_of
 from distlock.models import AuditEntry
 from distlock.recipes import Config, Election, Progress, Queue, Semaphore, Topic
 from tests.contract.watch import eventually
@@ -72,7 +72,7 @@ def test_a_change_of_configuration(using, name, do, written):
 
 def test_a_bound_of_a_queue(using, name, do, written):
     do(Queue(name, using=using), "resize", 20, **WHO)
-    assert written() == [("queue", "resize", "ada", "Takes 20 items at the most now. Reason: load")]
+    assert written() == [("queue", "resize", "ada", "Takes 20 items at most now. Reason: load")]
     value = Config(f"queue:{name}", using=using).get()
     assert (value.value, value.who, value.reason) == (20, "ada", "load")
 

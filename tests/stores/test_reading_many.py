@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock.backends.reading import ReadAhead, together
+from distlock.backends.reading import read, together
 from distlock.backends.store import KeyRange, Peek, Put
 from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually
@@ -59,7 +59,7 @@ def test_some_keys_of_each(store, names):
 def test_the_first_records_of_each(store, names, peek):
     found = store.read_many(names, peek=peek)
     for name in names:
-        asked = store.peek(name, peek.first, peek.count, listed=peek.listed)
+        asked = store.peek(name, peek)
         assert alike(found[name], asked), (found[name], asked)
 
 
@@ -89,15 +89,16 @@ class TestTogether:
     """What one looks at under its name, the next ones look at under theirs."""
 
     def test_it_is_found_as_if_each_had_asked_by_itself(self, store, names):
-        ahead, read = ReadAhead(names), []
-        for ahead.place, name in enumerate(names):  # noqa: B020
-            read.append(ahead.read(store, name, None))
-        assert all(alike(one, store.read(one.directory)) for one in read)
+        found = dict(together(names, lambda name: read(store, name, None)))
+        assert [*found] == [*names]
+        assert all(alike(one, store.read(name)) for name, one in found.items())
 
     def test_another_directory_is_read_by_itself(self, store, names):
-        ahead = ReadAhead(["elsewhere"])
-        assert alike(ahead.read(store, names[0], None), store.read(names[0]))
-        assert alike(ahead.read(store, names[3], None), store.read(names[3]))
+        others = names[0], names[3]
+        ((_, found),) = together(
+            ["elsewhere"], lambda _: [read(store, one, None) for one in others]
+        )
+        assert all(alike(one, store.read(name)) for name, one in zip(others, found, strict=True))
 
     def test_an_error_ends_it(self, store, names):
         def fail(name):

@@ -2,8 +2,7 @@
 
 from itertools import islice
 
-from distlock.concurrency.backoff import backoff, backoff_until
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, backoff_until, clock, left
 
 
 def test_pauses_grow_up_to_the_longest_each_cut_by_up_to_a_half():

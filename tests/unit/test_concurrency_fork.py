@@ -13,7 +13,7 @@ import pytest
 
 from distlock import Lock, conf, locks
 from distlock.concurrency import fork
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 from distlock.concurrency.workers import WorkerThreads
 from tests.children import write_line
 from tests.contract.forks import fork_without_hooks, forked

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from distlock.concurrency import timers
+from distlock.concurrency import threads
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import Timers
+from distlock.concurrency.threads import Timers
 from tests.contract.forks import forked
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
@@ -21,7 +21,7 @@ PATIENCE = 20.0
 
 def test_an_action_is_called_when_it_is_due():
     called, began = threading.Event(), clock()
-    timer = timers.call_after(0.01, called.set)
+    timer = threads.call_after(0.01, called.set)
     assert called.wait(PATIENCE)
     assert clock() >= began + 0.01
     assert not timer.cancel()
@@ -58,7 +58,7 @@ def test_actions_are_called_in_order_of_time(monkeypatch):
     own, called, over = Timers(), [], threading.Event()
     with Busy(own):
         now = clock()
-        monkeypatch.setattr(timers, "clock", lambda: now)
+        monkeypatch.setattr(threads, "clock", lambda: now)
         for number in (3, 1, 2, 4):
             action = over.set if number == 4 else lambda number=number: called.append(number)
             own.call_after(number / 1000, action)
@@ -103,7 +103,7 @@ def test_an_action_is_called_after_the_memory_was_short(monkeypatch):
         return timer.due
 
     with Busy(own):
-        monkeypatch.setattr(timers, "_by_time", due)
+        monkeypatch.setattr(threads, "_by_time", due)
         waiting = own.call_after(0, called.set)
     assert called.wait(PATIENCE)
     assert not shortages
@@ -145,7 +145,7 @@ def test_timers_that_are_cancelled_wake_the_thread_once(monkeypatch):
 
     own.call_after(0, lambda: threads.append(threading.get_ident()))
     eventually(lambda: threads)
-    monkeypatch.setattr("distlock.concurrency.timers.clock", counted)
+    monkeypatch.setattr("distlock.concurrency.threads.clock", counted)
     with Busy(own):
         own.call_after(PATIENCE, lambda: None).cancel()
     # Until the thread has seen the first one, the others wake it too.
@@ -193,7 +193,7 @@ def test_a_timer_is_refused_if_there_is_no_thread(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(timers, "start", no_threads)
+        patch.setattr(threads, "start", no_threads)
         with pytest.raises(RuntimeError):
             own.call_after(0, lambda: None)
     own.call_after(0.005, called.set)
@@ -205,11 +205,11 @@ def test_the_child_of_a_fork_has_no_timers_but_its_own(way):
 
     def in_child():
         mine = threading.Event()
-        timers.call_after(0, mine.set)
+        threads.call_after(0, mine.set)
         return mine.wait(PATIENCE), called
 
-    with Busy(timers):
-        timers.call_after(0, lambda: called.append(True))
+    with Busy(threads):
+        threads.call_after(0, lambda: called.append(True))
         assert forked(in_child, way=way) == (True, [])
     eventually(lambda: called)
 

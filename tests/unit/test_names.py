@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock.types.arguments import (
+from distlock.types.values import (
     MAX_DESCRIPTION,
     MAX_NAME,
     MAX_OWNER,

@@ -11,7 +11,7 @@ from distlock.backends.zookeeper.tree import (
     nonce_of,
     unescaped,
 )
-from distlock.types.arguments import MAX_NAME, checked_name
+from distlock.types.values import MAX_NAME, checked_name
 from tests.contract.names import AWKWARD_NAMES, LOOKALIKES
 
 NONCE = "0123456789abcdef" * 2

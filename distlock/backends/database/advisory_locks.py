@@ -68,7 +68,7 @@ class AdvisoryLocks(ABC):
 
     @abstractmethod
     def wait(self, key: str, seconds: float) -> str:
-        """Return the statement that waits for the native lock, for so many seconds at the most.
+        """Return the statement that waits for the native lock, for at most ``seconds``.
 
         Its answer is 1 if the session has the native lock; anything else, or an error, if not.
         """
@@ -151,8 +151,8 @@ class AdvisoryLocks(ABC):
     def comments(self) -> Statement:
         """Ask for the statements of all who wait: their texts, and how many seconds ago they came.
 
-        Those texts begin with MARK, those of the heads with FIRST; oldest come first. What the
-        server shows to others only is an empty text.
+        Those texts begin with MARK, those of the heads with FIRST; oldest come first. A text that
+        the server shows to others only is empty.
         """
 
 

@@ -39,7 +39,7 @@ from distlock.concurrency.workers import ThreadCall
 
 
 class Engine(NamedTuple):
-    """What differs from one kind of database to the other. Its words are in a file of its own."""
+    """The differences between kinds of databases. Each has its SQL in a file of its own."""
 
     #: how to speak on a Django connection that is open
     dialect: Callable[[Any], Dialect]
@@ -173,8 +173,8 @@ def _without_pool(engine: Any) -> Any:
     return WithoutPool
 
 
-#: What tells to which database a session leads. Engines may note in the rest of the settings what
-#: the caller does now (django-tenants: the schema).
+#: The settings that identify the database of a session. Engines may note in the rest of the
+#: settings what the caller does now (django-tenants: the schema).
 target_of = itemgetter("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 
@@ -227,7 +227,7 @@ def connect_with_timeout(limit: float, connect: Callable[[], DatabaseSession]) -
         try:
             start(connect_for_pending, "distlock-connect")
         except RuntimeError as error:
-            raise NoSession("no thread can be had to connect on") from error
+            raise NoSession("no thread can be started to connect on") from error
         if pending.wait(clock() + limit):
             return pending.take()
         raise NoSession(f"cannot connect within {limit:.3g} s")

@@ -1,6 +1,6 @@
 """One session with a database: runs a statement within a time limit.
 
-What other modules build on (everything else in this package goes through it):
+The base of other modules (everything else in this package goes through it):
 
 - :meth:`distlock.backends.database.pool.Pool.run` runs a statement on a shared session, and
   :meth:`Pool.work` several. They try again what may be tried again, and raise nothing but a
@@ -42,7 +42,7 @@ from distlock.backends.database.statements import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 
 #: shuts the socket of a connection down, from another thread
 HangUp = Callable[[], object]
@@ -185,10 +185,10 @@ class Connection:
         self.usable = True
         #: a pooler may give every packet to another session of the server
         self.pooled = False
-        #: how its engine is spoken to; whoever lends it sets this
+        #: the dialect of its engine; the lender sets this
         self.dialect: Dialect
-        #: The time by clock() by which ask() has to be answered, None for no limit. Whoever lends
-        #: the connection sets this.
+        #: the time by clock() by which ask() has to be answered, None for no limit; the lender sets
+        #: this
         self.until: float | None = 0.0
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ class Connection:
     def run(self, statement: Statement, limit: float | None) -> Result:
         """See ask(). ``limit`` is the seconds that the server gets for the answer, None: no limit.
 
-        For whoever has the connection alone.
+        Only the borrower of the connection may call it.
         """
         self.until = None if limit is None else clock() + limit
         return self.ask(statement)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 #: A statement is worth it to be prepared when a session sends it for this time.
 _OFTEN = 3
-#: Statements that a session keeps prepared, at the most; and texts that it counts.
+#: Statements that a session keeps prepared, at most; and texts that it counts.
 _MOST_PREPARED, _MOST_COUNTED = 60, 1000
 #: Seconds that have to be left for preparing a statement on MariaDB: a round trip of its own.
 _TIME_TO_PREPARE = 1.0
@@ -57,9 +57,9 @@ def raw_connection_for(wrapper: Any, hang_up: HangUp | None) -> RawConnection:
 
 
 class Prepared(dict[str, T]):
-    """What a session has prepared, by text, and how often it has sent other texts.
+    """The prepared statements of a session, by text, and how often it has sent other texts.
 
-    What is prepared keeps memory in the server, and most texts are sent once in a while.
+    Prepared statements keep memory in the server, and most texts are sent once in a while.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class MySQLConnection(RawConnection):
         try:
             self.execute(Statement(f"PREPARE {name} FROM %s", (text,)), limit)
         except self._connection.Error:
-            # The server may have too many. Whatever it is, nothing has been carried out.
+            # The server may have too many. In any case nothing has been carried out.
             self._prepares = False
             return None
         using = f" USING {marks}" if marks.names else ""
@@ -249,7 +249,7 @@ class PsycopgConnection(RawConnection):
         for result in self._answers(until):
             if result.status not in self._good:
                 error = self._error(result)
-                # What the library says of a connection that broke has no code from the server.
+                # The library's error for a broken connection has no code from the server.
                 broken = self._pgconn.status == self._broken
                 raise self._lost(str(error)) if broken else error
             rows = []
@@ -328,7 +328,7 @@ class _Numbers(dict[str, str]):
 
 
 class SQLiteConnection(RawConnection):
-    """Python's own driver. Django's cursor would convert each text anew."""
+    """Python's own driver. Django's cursor would convert each text again."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

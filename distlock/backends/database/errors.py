@@ -10,7 +10,7 @@ from distlock.exceptions import LockUnavailable, NotPermitted
 
 #: Seconds that a statement waits for a locked row: a transaction that only commits needs less.
 ROW_WAIT = 1.0
-#: Seconds within which a locked row cannot be told from a silent server.
+#: Seconds within which a locked row looks like a silent server.
 BRIEF = 1.5 * ROW_WAIT
 
 
@@ -34,7 +34,7 @@ class ConnectionLost(StatementFailed):
 
 
 class NotPrepared(ConnectionLost):
-    """The session does not know what it had prepared, or not any more for this table."""
+    """The session no longer knows its prepared statements, or those of this table."""
 
     maybe_applied = False
 
@@ -93,7 +93,7 @@ class NoTable(StatementFailed):
     maybe_applied = False
 
 
-_LOCKED = "a transaction of someone else keeps the row of the lock, or the whole table, locked"
+_LOCKED = "another transaction keeps the row of the lock, or the whole table, locked"
 
 # https://mariadb.com/kb/en/mariadb-error-code-reference/
 _MYSQL: dict[int, type[StatementFailed]] = {

@@ -129,7 +129,7 @@ class DatabaseBackend(BaseBackend):
             if caller:
                 caller.refuse_if_begun_by_hand(connection, claim)
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
-            # In a brief time a locked row cannot be told from a silent server.
+            # In a brief time a locked row looks like a silent server.
             elif (dialect.one_writer or brief) and (
                 rows := ask(dialect.held_by_another(claim)).rows
             ):
@@ -339,7 +339,7 @@ class DatabaseBackend(BaseBackend):
         return self._transactions.atomic(lease, using, others)
 
     def ensure_schema(self, deadline: float | None = None) -> bool:
-        """See BaseBackend.ensure_schema(). What may be missing is the table."""
+        """See BaseBackend.ensure_schema(). The table may be missing."""
         # In a session of ours first: Django's would wait for a silent server without a limit.
         self._runner.work(lambda db: db.ask(Statement("SELECT 1")), deadline)
         return make_table(self.database, deadline)

@@ -168,7 +168,7 @@ def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool 
 #: Seconds between two looks at those who wait: longer than one of them needs for a statement.
 _SECOND_LOOK_AFTER = 0.004
 
-#: The name of a native lock has 64 characters at the most.
+#: The name of a native lock has 64 characters at most.
 _KEY_DIGITS = 60
 
 
@@ -255,10 +255,10 @@ _MAY_WRITE = "@distlock_new IS NOT NULL /*M! AND @@in_transaction = 1 */"
 
 
 class MySQLRecords(RecordSQL):
-    """MariaDB and MySQL. What one statement finds out is passed to the next in user variables.
+    """MariaDB and MySQL. User variables pass results from one statement to the next.
 
-    If Galera finds that another node has changed the same rows, the COMMIT fails. What is decided
-    on is therefore always changed, too: FOR UPDATE is known to one node only.
+    If Galera finds that another node has changed the same rows, the COMMIT fails. A row on which a
+    decision depends is therefore always changed, too: FOR UPDATE is known to one node only.
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "

@@ -27,8 +27,7 @@ from distlock.backends.database.statements import Result, Statement, with_tables
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Latch
-from distlock.concurrency.threads import start
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start
 
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
 IDLE = 60.0
@@ -202,7 +201,7 @@ class Pool:
     def table_for(self, connection: Any, table: str) -> str:
         """Return the SQL of a table on a connection of the caller.
 
-        What that one would find by itself may be another: there search_path may be changed.
+        The caller's connection may find another one by itself: its search_path may be changed.
         """
         table = with_tables_renamed(table, connection.vendor)
         if not self.schema:
@@ -265,7 +264,7 @@ class Pool:
                 if loan.home is not self._idle:  # all were closed just now
                     _close_while(loan.home, lambda session: True)
                 elif self._reaper is None:
-                    with suppress(RuntimeError):  # no more threads can be had: it is kept longer
+                    with suppress(RuntimeError):  # no more threads: it is kept longer
                         self._reaper = call_after(self.idle, self._start_reaping)
             else:
                 session.close()
@@ -301,9 +300,9 @@ class Pool:
         self.pooled = pooled
         if pooled:
             logger.warning(
-                "the database %r is reached through a connection pooler: locks in it are waited for"
-                " by looking now and then, and not first come, first served. Set 'wait' in"
-                " DISTLOCK's OPTIONS to 'poll' to agree with that, or to 'native' if the pooler"
+                "the database %r is reached through a connection pooler: waiters for its locks"
+                " poll, and are not served first come, first served. Set 'wait' in"
+                " DISTLOCK's OPTIONS to 'poll' to accept that, or to 'native' if the pooler"
                 " keeps one session for each client (PgBouncer's pool_mode = session).",
                 self.database,
             )

@@ -118,7 +118,7 @@ def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool 
         # A pooler invents the ids for its clients.
         pooled = int(ident) != session.wrapper.connection.info.backend_pid
     session.schema, session.pooled = schema, pooled
-    # That of the schema that most tables are in does without it, as all did once.
+    # The most usual schema, public, has no suffix, for compatibility.
     session.namespace = database if schema == "public" else f"{database}\0{schema}"
     if pooled:
         path = search_path.replace("%", "%%")
@@ -128,7 +128,8 @@ def set_up(session: DatabaseSession, limit: float, blocking: bool, pooled: bool 
 
 
 #: Limits of the server's own would end a wait; without the others it would grant the lock to a
-#: waiter that has died. What a server does not know, or cannot do where it runs, is left alone.
+#: waiter that has died. Settings that a server does not know, or cannot use where it runs, are left
+#: alone.
 _WAIT_SETTINGS = {
     "statement_timeout": "0",
     "transaction_timeout": "0",
@@ -228,7 +229,7 @@ class PostgreSQLLocks(AdvisoryLocks):
         )
 
     def sessions(self, idents: Collection[int]) -> Statement:
-        # Whoever runs a statement has a virtual transaction, for whose end others may wait.
+        # A session that runs a statement has a virtual transaction, for whose end others may wait.
         return Statement(
             "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype = 'virtualxid')"
             " SELECT pid, EXISTS (SELECT FROM locks other"
@@ -238,7 +239,7 @@ class PostgreSQLLocks(AdvisoryLocks):
         )
 
     def comments(self) -> Statement:
-        # What is idle shows its last statement. One that had waited and got in is idle, too.
+        # An idle session shows its last statement. One that has acquired its lock is idle, too.
         return Statement(
             "SELECT CASE WHEN starts_with(query, %(mark)s) THEN query ELSE '' END,"
             " EXTRACT(EPOCH FROM clock_timestamp() - query_start)::double precision"
@@ -303,7 +304,7 @@ class PostgreSQLRecords(RecordSQL):
         if create:
             statements.insert(0, self._create)
         params = edit.params()
-        # The channels on which it is told, and the locks of those who listen there.
+        # The channels that are notified, and the locks of those who listen there.
         for number, key in enumerate([None, *edit.keys]):
             params[f"channel{number}"] = channel = channel_of(edit.directory, key)
             params[f"listens{number}"] = key_of(channel)

@@ -43,7 +43,7 @@ Waiters = dict[str, tuple[Waiting, ...]] | None
 
 
 class Queries:
-    """The locks of a backend. Who waits is asked in one statement for all of them."""
+    """The locks of a backend. One statement asks for the waiters of all of them."""
 
     def __init__(self, runner: StatementRunner, waits: WaitManager | None, using: str) -> None:
         """``waits`` is where its processes wait in the engine's own queue, if they do."""
@@ -109,7 +109,7 @@ class Queries:
     def page(self, query: LockQuery, deadline: float | None) -> Page:
         """See BaseBackend.page().
 
-        Two statements read the table once each at the most: 100,000 rows take MariaDB a tenth of a
+        Two statements read the table once each at most: 100,000 rows take MariaDB a tenth of a
         second for each. A third one reads all names if a waiter is searched for.
         """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,13 +51,7 @@ def snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:
     return Snapshot(directory, int(revision or 0), {one.key: one for one in records}, int(now))
 
 
-def peek_sql(
-    sql: RecordSQL,
-    directory: str,
-    first: Mapping[str, int],
-    count: Collection[str],
-    listed: KeyRange | None,
-) -> Statement:
+def peek_sql(sql: RecordSQL, directory: str, peek: Peek) -> Statement:
     """Ask for a directory as read_sql() does, but only for the first records of some prefixes.
 
     One row has no key: it says the revision. A row without a value says, in place of
@@ -70,41 +64,36 @@ def peek_sql(
         " NULL, NULL, NULL, NULL, NULL, NULL"
     ]
     within = f" WHERE r.directory = (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
-    for number, prefix in enumerate([*first, *count]):
+    for number, prefix in enumerate([*peek.first, *peek.count]):
         params |= {f"prefix{number}": prefix, f"end{number}": end_of(prefix)}
         those = (
             f"FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session{within}"
             f" AND r.name >= %(prefix{number})s AND r.name < %(end{number})s"
         )
-        if number < len(first):
+        if number < len(peek.first):
             parts.append(
                 f"SELECT * FROM (SELECT {sql.now}, 0, r.name, r.value, r.created,"
                 f" r.revision, r.session, s.expires_at {those}"
-                f" ORDER BY r.name LIMIT {first[prefix]}) first{number}"
+                f" ORDER BY r.name LIMIT {peek.first[prefix]}) first{number}"
             )
         else:
             parts.append(
-                f"SELECT {sql.now}, 0, '{number - len(first)}', NULL, COUNT(*), NULL, NULL,"
+                f"SELECT {sql.now}, 0, '{number - len(peek.first)}', NULL, COUNT(*), NULL, NULL,"
                 f" NULL {those} AND (r.session IS NULL OR s.expires_at > {sql.now})"
             )
-    if listed is not None:
-        keys, more = _listing(listed, f"FROM {RECORDS} r{within}")
+    if peek.listed is not None:
+        keys, more = _listing(peek.listed, f"FROM {RECORDS} r{within}")
         params |= more
         parts.append(f"SELECT {sql.now}, 0, name{', NULL' * 5} FROM ({keys}) listed")
     text = sql.PRIMARY + sql.BY_INDEX + " UNION ALL ".join(parts)
     return Statement(text, params, prepare=True)
 
 
-def peeked(
-    directory: str,
-    rows: Sequence[tuple[Any, ...]],
-    count: Collection[str],
-    listed: KeyRange | None,
-) -> Snapshot:
+def peeked(directory: str, rows: Sequence[tuple[Any, ...]], peek: Peek) -> Snapshot:
     """Return what the answer to peek_sql() says."""
     (header,) = [row for row in rows if row[2] is None]
     records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
-    counts, prefixes, keys = dict.fromkeys(count, 0), [*count], list[str]()
+    counts, prefixes, keys = dict.fromkeys(peek.count, 0), [*peek.count], list[str]()
     for _, _, key, value, number, *_ in rows:
         if key is None or value is not None:
             continue
@@ -114,7 +103,7 @@ def peeked(
             counts[prefixes[int(key)]] = int(number)
     found = snapshot(directory, [header, *records])
     by_key = {row[2]: found.records[row[2]] for row in records}
-    keys.sort(reverse=listed is not None and listed.reverse)
+    keys.sort(reverse=peek.listed is not None and peek.listed.reverse)
     return replace(found, records=by_key, counts=counts, keys=keys)
 
 
@@ -197,7 +186,7 @@ def many_of(
         if peek is None:
             found[directory] = snapshot(directory, own or nothing)
             continue
-        seen = peeked(directory, own or nothing, peek.count, peek.listed)
+        seen = peeked(directory, own or nothing, peek)
         kept = first_keys(seen.records, peek.first)
         records = {key: seen.records[key] for key in kept}
         keys = list_keys(seen.keys, peek.listed)

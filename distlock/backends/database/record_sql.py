@@ -96,12 +96,12 @@ class ApplyResult(NamedTuple):
     heard: Sequence[str] = ()
 
 
-#: Bytes of a text that NOTIFY takes, at the most.
+#: Bytes of a text that NOTIFY takes, at most.
 _LONGEST_TEXT = 7999
 
 
 def channel_of(directory: str, key: str | None = None) -> str:
-    """Return the channel on which changes of a directory, or of one record, are told."""
+    """Return the channel for notifications of changes of a directory, or of one record."""
     name = directory if key is None else f"{directory}\0{key}"
     return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
 
@@ -114,7 +114,7 @@ def key_of(channel: str) -> int:
 
 
 class ChangeNotice(NamedTuple):
-    """What is told of a change; None for what is not known."""
+    """The notification of a change; None for unknown parts."""
 
     directory: str
     revision: int | None = None
@@ -216,7 +216,7 @@ class RecordSQL(ABC):
         """
         records = f"FROM {RECORDS} o WHERE o.directory = {directory}"
         texts, absent, there = ["1 = 1"], list[str](), dict[tuple[str, int | None], str]()
-        names = dict[str, str]()  # by key: a condition may be said twice
+        names = dict[str, str]()  # by key: a condition may be given twice
         for number, condition in enumerate(edit.conditions):
             name, same = f"%(other{number})s", f"%(revision{number})s"
             if isinstance(condition, Absent):
@@ -253,7 +253,7 @@ class RecordSQL(ABC):
         )
 
     def renew(self, sessions: Sequence[str]) -> Statement:
-        """Let those sessions run anew that have not ended."""
+        """Renew those sessions that have not ended."""
         return self.sessions.update(f"expires_at = {self.now} + duration", sessions)
 
     def there(self, sessions: Sequence[str], records: Sequence[Address]) -> Statement:
@@ -279,7 +279,7 @@ class RecordSQL(ABC):
     def renew_all(
         self, connection: Connection, sessions: Sequence[str], records: Sequence[Address]
     ) -> list[tuple[str, str]]:
-        """Renew, and then ask for what is there(), in one packet."""
+        """Renew, and then ask there(), in one packet."""
         asked = self.there(sessions, records)
         text = f"{self.renew(sessions).sql}; " if sessions else self.PRIMARY
         return connection.ask(asked._replace(sql=text + asked.sql)).rows
@@ -290,7 +290,7 @@ class RecordSQL(ABC):
     ) -> Sequence[Address]:
         """Delete sessions with their records, and touch the directories of these.
 
-        Returns the records of which others have to be told. ``expired``: end only those whose
+        Returns the records whose watchers have to be notified. ``expired``: end only those whose
         time is over. That is decided under the lock of the row, so a renewal comes before or after.
         """
 

@@ -2,11 +2,11 @@
 
 What it says is a hint. It looks often at first, and then less and less until something changes.
 
-On PostgreSQL it listens, too. NOTIFY costs its sender more than a change does, so a change is told
-only if somebody listens: who listens holds an advisory lock that says so. Each directory, and each
-record, has a channel, so that a change wakes only those processes that wait for it. They share
-channels, and locks, by the hash of their names, because the server has room for so many locks only.
-https://www.postgresql.org/docs/current/sql-notify.html
+On PostgreSQL it listens, too. NOTIFY costs its sender more than a change does, so a change is
+notified only if somebody listens: each listener holds an advisory lock that says so. Each
+directory, and each record, has a channel, so that a change wakes only those processes that wait for
+it. They share channels, and locks, by the hash of their names, because the server has room for so
+many locks only. https://www.postgresql.org/docs/current/sql-notify.html
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, chann
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start, thread_logger
 from distlock.exceptions import LockUnavailable
 
 T = TypeVar("T", str, Address)
 
-#: Seconds between two looks: at the least, where a session is about to end, and at the most where
+#: Seconds between two looks: at the least, where a session is about to end, and at most where
 #: the server tells of changes. See also RecordSQL.PAUSES.
 _SHORTEST_PAUSE, _SLOW = 0.01, 3.0
 #: Seconds until a look that failed is tried again.
@@ -97,9 +96,9 @@ class RecordListener:
         return True
 
     def heard(self) -> list[ChangeNotice]:
-        """Return what was told since the last time.
+        """Return the notifications since the last call.
 
-        Raises a StatementFailed if the session was lost, and with it perhaps what was told.
+        Raises a StatementFailed if the session was lost, perhaps with notifications.
         """
         if self._session is None:
             return []
@@ -183,7 +182,7 @@ class RecordWatcher:
         self._watches: set[_Watch] = set()
 
     def close(self) -> None:
-        """End the thread and its session. Those who watch are answered, and may watch again."""
+        """End the thread and its session. The watchers get an answer, and may watch again."""
         with self._mutex:
             self._closed = True
             if self._alarm is not None:
@@ -208,7 +207,7 @@ class RecordWatcher:
             watches.add(watch)
             with self._mutex:
                 if not self._running:
-                    # If no more threads can be had, the caller's own looks have to do. Interrupted
+                    # Without more threads, the caller's own looks have to do. Interrupted
                     # here, the next one starts another thread: two do no harm.
                     with suppress(RuntimeError):
                         start(self._run, "distlock-records", alarm, watches)
@@ -250,7 +249,7 @@ class RecordWatcher:
             try:
                 rest = last_watch + _LINGER - clock()
                 if watches:
-                    # Listen before looking: what happens after the look is told.
+                    # Listen before looking: changes after the look are notified.
                     channels = {channel_of(one.directory, one.key) for one in watches.copy()}
                     listening = listener is not None and listener.listen(channels)
                     first_end = self._look(all_of_them=failed)

@@ -137,15 +137,15 @@ class StatementRunner:
         return count
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
-        """Return what callers of the backend are told of a failure."""
+        """Return the error of a failure for callers of the backend."""
         return unavailable(failed, self.pool.database)
 
 
 class RecordRunner(StatementRunner):
     """Runs statements about records, on sessions of our own even in a transaction of the caller.
 
-    What a transaction of the caller has changed would be gone after a rollback, while its owner
-    relies on it. So its connection is used only if it is that of a test case, on SQLite.
+    Changes in a transaction of the caller would be gone after a rollback, while their owner relies
+    on them. So its connection is used only if it is that of a test case, on SQLite.
     """
 
     def __init__(self, pool: Pool, *, on_sqlite: bool) -> None:
@@ -208,7 +208,7 @@ def _renew_leases(
         return {}
     if ask(dialect.renew(leases)).affected == len(leases):
         return {lease.nonce: True for lease in leases}
-    # What is held now was held a moment ago, so it has been renewed.
+    # A lease that is held now was held a moment ago, so it has been renewed.
     held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
     return {lease.nonce: lease.nonce in held for lease in leases}
 

@@ -26,7 +26,7 @@ from distlock.types.owners import NAMED, reserved_owner
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
 
-#: Seconds that a database is asked to count, at the most.
+#: Seconds that a database is asked to count, at most.
 LONGEST = float(LONGEST_LEASE)
 
 Ask = Callable[[Statement], Result]
@@ -108,7 +108,7 @@ class Dialect:
         return {"search": search}
 
     def ends_within(self, seconds: str) -> str:
-        """Return the condition that a row ends in less than so many seconds, which are SQL."""
+        """Return the condition that a row ends in less than ``seconds``, which is SQL."""
         return f"expires_at <= {self.LATER.format(f'({seconds}) * 1000000')}"
 
     @functools.lru_cache(maxsize=128)  # noqa: B019 - as in_order()
@@ -183,12 +183,12 @@ class Dialect:
     def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to ``upsert_text``: the token, or None if someone else has the lock.
 
-        Then the claim is told who, if the answer says so.
+        Then the claim gets the holder, if the answer names it.
         """
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
         # By the last row: Galera may run a statement twice, and send the rows of both runs.
-        # What follows nonce and token is the row of a lock that is held.
+        # After nonce and token comes the row of a lock that is held.
         nonce, token, *row = answer.rows[-1] if answer.rows else (None, None)
         if nonce == claim.nonce and token is not None:
             return int(token)
@@ -208,8 +208,8 @@ class Dialect:
     def in_order(self, first: str, grace: float | None = None) -> str:
         """Return a condition for acquire(): the owner is the first in line, or holds it by name.
 
-        ``first`` says who that is. With ``grace`` also: anybody could have taken the lock for so
-        many seconds, and nobody did.
+        ``first`` says who that is. With ``grace`` also: the lock was free for that many seconds,
+        and nobody took it.
         """
         owned = f"({self.HELD}owner = %(owner)s AND {self.HELD}expires_at > {self.NOW})"
         if grace is None:
@@ -255,7 +255,7 @@ class Dialect:
         )
 
     def renew(self, leases: Sequence[Lease]) -> Statement:
-        """Let the leases, which have one duration, run anew if they are held and have not ended.
+        """Renew the leases, which have one duration, if they are held and have not ended.
 
         One that was extended does not end earlier, although this may be carried out long after it
         was sent.

@@ -1,7 +1,7 @@
 """SQLite 3.35 and later: its words for locks and records, and waiting for locks in it.
 
 SQLite has no queue, but all who wait are on one machine. So they queue for a mutex of the file
-system: whoever has it looks at the row of the lock, and all others look at the mutex, which costs
+system: its holder looks at the row of the lock, and all others look at the mutex, which costs
 next to nothing. So a thread that frees the lock and asks again comes after the other waiters.
 """
 
@@ -41,7 +41,7 @@ from distlock.concurrency.steps import Sleep, Step, Steps
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
 
-#: Whoever has the mutex looks so often that it adds no more than this part to its wait.
+#: The holder of the mutex looks so often that it adds no more than this part to its wait.
 _OVERHEAD = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 #: Seconds between two attempts to get the mutex.
@@ -86,7 +86,7 @@ class SQLite(Dialect):
         return f"(julianday(expires_at) - julianday('now')) * 86400.0 <= ({seconds})"
 
     def guard(self, lease: Lease, table: str = TABLE) -> Statement:
-        # Rows cannot be locked; but whoever writes is the only one who can.
+        # Rows cannot be locked; but there is only one writer at a time.
         return self.leases._replace(table=table).update(
             "expires_at = expires_at", *keys_of([lease])
         )

@@ -29,8 +29,7 @@ from distlock.backends.open_transactions import (
     connection_of_test_case,
 )
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.concurrency.threads import start
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim
@@ -161,13 +160,13 @@ def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> Data
     """Return what ``opened()`` returns, which connects the wrapper."""
     if wrapper.settings_dict["NAME"] == ":memory:":
         raise ImproperlyConfigured(
-            f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
-            " nobody would see the locks of others. Use a file, or for the threads of one"
+            f"DATABASES[{wrapper.alias!r}] is ':memory:', and every connection has its own: none"
+            f" would see the locks of others. Use a file, or for the threads of one"
             " process 'file:locks?mode=memory&cache=shared'."
         )
     if gate.broken:
         raise NoSession(
-            "another thread was writing to SQLite when this process was forked; start it anew"
+            "another thread was writing to SQLite when this process was forked; start it again"
         )
     try:
         with gate.closed:
@@ -284,7 +283,7 @@ class CallerTransaction:
     def connection(self, nonce: str | None = None) -> CallerConnection | None:
         """Return a connection whose open transaction locks us out, to be used in place of our own.
 
-        That of the caller, or the one in which the hold ``nonce`` was acquired, or a test case's.
+        The caller's, or the one in which the hold ``nonce`` was acquired, or a test case's.
         """
         connection = connections[self.database]
         if connection.connection is not None and connection.connection.in_transaction:

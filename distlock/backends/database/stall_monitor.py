@@ -20,7 +20,7 @@ from distlock.backends.database.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
-#: The longest pause between two looks: so many seconds, or this part of what the server gets for an
+#: The longest pause between two looks: in seconds, and as a part of the server's time for an
 #: answer, so that a silent one is noticed within that.
 _LONGEST_PERIOD, _PERIOD = 2.0, 0.3
 #: Seconds until a look that failed is tried again.
@@ -29,7 +29,7 @@ _RETRY_PAUSE = 0.2
 _CANCEL_PAUSE = 0.1
 #: Seconds that the thread stays after the last wait.
 _LINGER = 1.0
-#: After so many seconds without a trace of the statement in the server, it counts as lost.
+#: After this many seconds without a trace of the statement in the server, it counts as lost.
 _LOST = 1.0
 
 
@@ -80,7 +80,7 @@ class StallMonitor:
                     # Not all processes at once.
                     self._next_look = clock() + period * random.uniform(0.5, 1.0)
                     self._look()
-            except Exception:  # those who wait for ever rely on this thread
+            except Exception:  # those who wait forever rely on this thread
                 thread_logger.exception("the monitor of waits goes on after an error")
                 self._look_again_at(clock() + _RETRY_PAUSE)
             rest = max(self._next_look - clock(), 0.0)

@@ -1,4 +1,4 @@
-"""What is sent to a database, and what it answers: also a row of the table of locks."""
+"""Statements for a database, and its answers: also a row of the table of locks."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class LeasedRows(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the database answered to one statement."""
+    """The answer of the database to one statement."""
 
     rows: list[tuple[Any, ...]]
     #: rows that it changed. On MySQL those that it matched, because our own sessions and Django's
@@ -189,23 +189,6 @@ class Result(NamedTuple):
     affected: int
     #: MySQL: what ``LAST_INSERT_ID(expr)`` was given, or the new AUTO_INCREMENT value; else 0
     insert_id: int = 0
-
-
-#: The columns of a Row in order, without the server's own time, which comes last.
-COLUMNS = (
-    "lock",
-    "description",
-    "owner",
-    "nonce",
-    "host",
-    "process",
-    "thread",
-    "token",
-    "lease",
-    "renews",
-    "acquired_at",
-    "expires_at",
-)
 
 
 class Row(NamedTuple):
@@ -238,6 +221,10 @@ class Row(NamedTuple):
         """The holder of the lock; None if it is free."""
         holders = () if self.expired else info_of(self, "").holders
         return holders[0] if holders else None
+
+
+#: The columns of a Row in order, without the server's own time, which comes last.
+COLUMNS = (*Row._fields[:-3], "acquired_at", "expires_at")
 
 
 def owner_of(row: Row) -> Owner:

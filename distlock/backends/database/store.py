@@ -2,9 +2,10 @@
 
 - Every change of a directory first locks its row, and gives it the next revision. So the order of
   revisions is the order of commits, and what was read under a revision can be a condition.
-- A session counts until its row is deleted. Whoever sees that its time is over deletes it, under
-  the lock of the row and together with its records, before anything is concluded from that. A
-  renewal that is under way comes before or after it, and never revives what somebody missed.
+- A session counts until its row is deleted. A process that sees that its time is over deletes it,
+  under the lock of the row and together with its records, before it concludes anything from that. A
+  renewal that is under way comes before or after it, and never revives a record that somebody
+  missed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from distlock.backends.store import (
     Condition,
     Exists,
     Having,
-    KeyRange,
     Peek,
     RecordStore,
     Renewal,
@@ -52,8 +52,7 @@ from distlock.backends.store import (
     SessionEnded,
     Snapshot,
 )
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
@@ -96,19 +95,10 @@ class DatabaseStore(RecordStore):
         statement = read_sql(self._sql, directory, keys)
         return snapshot(directory, self._rows(directory, statement, deadline))
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
-        statement = peek_sql(self._sql, directory, first, count, listed)
-        rows = self._rows(directory, statement, deadline)
-        return peeked(directory, rows, count, listed)
+        rows = self._rows(directory, peek_sql(self._sql, directory, peek), deadline)
+        return peeked(directory, rows, peek)
 
     def read_many(
         self,

@@ -41,12 +41,12 @@ the native lock, and its session is used again, or closed if it does not come ba
 
 **When an answer is lost,** a request to take the row may still be under way. Then the claim is
 cancelled, again and again until the server must have noticed that the client is gone. A grant that
-nobody takes is given back, at the latest when its lease ends. What a process leaves behind that is
-killed, ends with its lease. A claim is never asked for again while a waiter of it may still be at
-work.
+nobody takes is given back, at the latest when its lease ends. The holds of a killed process end
+with their leases. A claim is never asked for again while a waiter of it may still be at work.
 
-**Where no session can wait** (a connection pooler lends its sessions to others, too many waits, no
-more threads) the row is looked at now and then, and taken only if nobody waits in the queue.
+**No session can wait** if a connection pooler lends its sessions to others, there are too many
+waits, or no more threads. The waiter then looks at the row now and then, and takes it only if
+nobody waits in the queue.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ from distlock.backends.database.stall_monitor import StallMonitor
 from distlock.backends.database.statements import Result
 from distlock.backends.database.wait_session import LockRows, WaitSession, WaitSessionPool
 from distlock.backends.database.waiter import HolderEvidence, Waiter
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff_until, clock
 from distlock.concurrency.pending import NotAnswered
 from distlock.concurrency.steps import Call, Sleep, Steps, Wait
 from distlock.concurrency.workers import WorkerThreads
@@ -77,13 +76,13 @@ from distlock.types.owners import is_named
 
 #: Seconds between two looks where no session can wait.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
-#: The longest time until a free lock is taken if the head of the queue was stopped. Who has less
-#: time left tries the row first.
+#: The longest time until a free lock is taken if the head of the queue was stopped. A waiter with
+#: less time left tries the row first.
 _STALL_TIME = 5.0
 
 
 class WaitManager:
-    """Where a process waits, with ``size`` sessions at the most; more waits look now and then."""
+    """Where a process waits, with ``size`` sessions at most; more waits look now and then."""
 
     def __init__(
         self,
@@ -161,8 +160,8 @@ class WaitManager:
                     return waiters[0].lease.take()
                 except NotAnswered:
                     raise LockUnavailable(
-                        f"lock {claim.name!r} was granted, but nobody took it before its lease"
-                        " ended"
+                        f"lock {claim.name!r} was granted, but its waiter did not take it before"
+                        f" its lease ended"
                     ) from None
             yield Sleep(pause)
             lease: Lease | None = yield self._attempt(claim, evidence, deadline)
@@ -235,7 +234,8 @@ class WaitManager:
         parsed = [comment for comment in comments if comment is not None]
         if len(parsed) < len(comments):
             return None
-        # Those who wait for long are all first; of these the longest waiter is the next.
+        # Waiters that have left the queue after a long time are all first; of these the longest
+        # waiter is the next.
         parsed.sort(key=lambda comment: -(comment.who.waited or 0) if comment.first else 1.0)
         found: dict[str, tuple[Waiting, ...]] = {}
         for comment in parsed:
@@ -279,7 +279,7 @@ class WaitManager:
         try:
             with self._mutex:
                 full = len(self._waiters) + len(self.sessions.kept) >= self.size
-                # Who holds a lock may do without its native one: it is the row that holds it.
+                # A holder may do without the native lock: it is the row that holds the lock.
                 if full and not self.sessions.drop_oldest():
                     return False
                 self._waiters.add(waiter)

@@ -18,7 +18,7 @@ from distlock.backends.database.pool import Pool
 from distlock.backends.database.sql import holder
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.types.lease import Claim, Lease
 
@@ -77,8 +77,8 @@ class LockRows:
 
         ``session`` is one of the pool, see Pool.work(). Also if those who wait have not taken it in
         time: the native lock may be kept for a hold that was broken, or was freed elsewhere by its
-        owner's name. Raises RowLocked if a transaction of someone else kept the row, whoever has
-        the lock, and SerializationFailure if someone is writing the row at the moment.
+        owner's name. Raises RowLocked if a transaction of someone else kept the row, whether the
+        lock is free or not, and SerializationFailure if someone is writing the row at the moment.
         """
         dialect, locks = session.dialect, self.locks
         if session.pooled:  # nobody waits in a queue; a native lock there was left behind
@@ -230,9 +230,9 @@ class WaitSession:
     def cancel(self, waiter: object, run: Callable[[Statement], object]) -> None:
         """End the statement in which ``waiter`` waits, if any, through ``run`` on another session.
 
-        Only wait() is cancelled, which writes nothing: a commit that is kept from waiting for its
-        standby is told as a success. A waiter that was cancelled before and does not come back is
-        hung up on.
+        Only wait() is cancelled, which writes nothing: the server reports a commit that is kept
+        from waiting for its standby as a success. The session of a waiter that was cancelled before
+        and does not come back is closed.
         """
         with self._cancelling:
             if self._waiter is not waiter:
@@ -262,9 +262,9 @@ class WaitSession:
 class WaitSessionPool:
     """The sessions of a process in which nobody waits now.
 
-    Whoever waited for a lock keeps its session, with the native lock, until the release, which
-    wakes the next one. After that it is kept for some seconds more, because a lock in demand is
-    waited for again at once, and to connect takes longer than most turns.
+    A holder that waited for its lock keeps the session, with the native lock, until the release,
+    which wakes the next one. After that it is kept for some seconds more, because a lock in demand
+    is waited for again at once, and to connect takes longer than most turns.
     """
 
     def __init__(self, pool: Pool, locks: AdvisoryLocks, threads: WorkerThreads) -> None:
@@ -313,7 +313,7 @@ class WaitSessionPool:
             session.close()
             return
         self.idle.append(session)
-        with suppress(RuntimeError):  # no more threads can be had: it is kept longer
+        with suppress(RuntimeError):  # no more threads: it is kept longer
             session.idle_timer = call_after(seconds, partial(self._close_idle, session))
 
     def close(self) -> None:
@@ -331,7 +331,7 @@ class WaitSessionPool:
             self._threads.submit(session.close)
 
     def _close_idle(self, session: WaitSession) -> None:
-        # No error: it has been taken, or no more threads can be had. Then the garbage collector
+        # No error: it has been taken, or no more threads can be started. Then the garbage collector
         # closes it. On a thread, because all renewals depend on that of the timers, which calls us.
         with suppress(ValueError, RuntimeError):
             self.idle.remove(session)

@@ -1,6 +1,6 @@
 """One wait for one lock: a worker thread waits in the server, the caller waits for its answer.
 
-That someone else has the lock is told to the caller only if the database has said so.
+The caller learns of another holder only if the database has named one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from distlock.backends.database.wait_session import (
 )
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
-from distlock.concurrency.threads import start, thread_logger
-from distlock.concurrency.timers import Timer, call_after
+from distlock.concurrency.threads import Timer, call_after, start, thread_logger
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
 
@@ -37,7 +36,7 @@ _LATENCY = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 #: Seconds beyond the time-out after which a question has failed because this process stood still.
 _STOOD_STILL = 1.0
-#: A row that was freed less than so many seconds ago still counts as held: the next one takes it.
+#: For this many seconds after its release a row still counts as held: the next one takes it.
 _HANDOVER = 2.0
 #: Seconds between two looks for evidence.
 _EVIDENCE_PAUSE = 0.05
@@ -55,7 +54,7 @@ _TRANSIENT = (
 
 @dataclass(slots=True)
 class HolderEvidence:
-    """What the database has said about who holds a lock since one claim asked for it."""
+    """The answers of the database about the holder of a lock since one claim asked for it."""
 
     _rows: LockRows
     _claim: Claim
@@ -111,8 +110,8 @@ class HolderEvidence:
             time.sleep(_EVIDENCE_PAUSE)  # it may be taken just now, for the first time: no row yet
         raise errors.StatementFailed(
             f"lock {self._claim.name!r} is free, but could not be taken in time: its row or the"
-            f" table {TABLE} is locked by a transaction of someone else, or whoever is next in line"
-            " does not come"
+            f" table {TABLE} is locked by another transaction, or the first waiter in line"
+            " does not take it"
         )
 
     def _was_held(self, row: RowSnapshot, now: float) -> bool:
@@ -127,13 +126,13 @@ class HolderEvidence:
 class WakeReason(Enum):
     """Why a waiter's statement is cancelled in the server."""
 
-    GRANTABLE = "the lock can be taken, and the one whose turn it is does not"
-    REQUEUE = "the statement is in somebody's way"
-    CANCEL = "nobody waits for the answer any more"
+    GRANTABLE = "the lock is free, and the first waiter does not take it"
+    REQUEUE = "the statement blocks another one"
+    CANCEL = "no caller waits for the answer"
 
 
 class Waits(Protocol):
-    """What a waiter needs of the waits of its process. WaitManager is one."""
+    """The waits of a process, as a waiter needs them. WaitManager is one."""
 
     pool: Pool
     locks: AdvisoryLocks
@@ -261,7 +260,7 @@ class Waiter:
         session = self.session
         session.name = self.claim.name
         reason, self.wake_reason = self.wake_reason, None
-        if self.lease.over:  # whoever ended the wait found no session to cancel or to hang up
+        if self.lease.over:  # ended without a session to cancel or to close
             return
         if reason is WakeReason.GRANTABLE and self._take_row(session, in_turn=False):
             return
@@ -344,7 +343,7 @@ class Waiter:
             self.waits.cancel_later(self.claim)
 
     def _handle_failure(self, failed: errors.StatementFailed) -> None:
-        """Go on after a failure, unless it has lasted for too long or would last for ever."""
+        """Go on after a failure, unless it has lasted for too long or would last forever."""
         session = self.session
         if session is not None and not session.usable:
             self.session = None

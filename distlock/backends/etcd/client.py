@@ -24,8 +24,7 @@ from distlock.backends.etcd.messages import (
 )
 from distlock.backends.etcd.options import EtcdOptions
 from distlock.backends.etcd.watches import Watches
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import backoff, clock, left
 from distlock.exceptions import LockUnavailable
 
 T = TypeVar("T")
@@ -66,7 +65,7 @@ class EtcdLease:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """The answer to requests to let leases run anew.
+    """The answer to requests to renew leases.
 
     ``ttls``: by lease, the seconds for which it runs from ``sent_at`` on; 0 if it is gone.
 
@@ -80,7 +79,7 @@ class KeepAlive:
     term: int
 
     def proven_by(self, later: EtcdReply) -> bool:
-        """Return whether the one who let the leases run anew was the leader.
+        """Return whether the member that renewed the leases was the leader.
 
         ``later`` is the answer to a linearizable request that was sent after this one was answered.
         ``term`` was read before the leases were renewed. If it is also that of a later request,
@@ -183,7 +182,7 @@ class EtcdClient:
         return self.txn((), operations, (), deadline)
 
     def ask_twice(self, questions: Callable[[float], T], deadline: float | None) -> T:
-        """Return ``questions(deadline)``; they are asked anew if half of the time was not enough.
+        """Return ``questions(deadline)``; they are asked again if half of the time was not enough.
 
         So a connection that has fallen silent does not cost all of the time, also where one address
         leads to all members.
@@ -275,7 +274,7 @@ class EtcdClient:
         return EtcdLease(number, int(reply.body["TTL"]), reply.sent_at)
 
     def keep_alive(self, lease_ids: Sequence[int], deadline: float | None = None) -> KeepAlive:
-        """Let leases run anew, in one request; read KeepAlive before relying on the answer."""
+        """Renew leases, in one request; read KeepAlive before relying on the answer."""
         if not lease_ids:
             return KeepAlive({}, clock(), 0)
         reply = self.ask("lease/keepalive", [{"ID": one} for one in lease_ids], deadline)

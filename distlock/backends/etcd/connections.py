@@ -24,7 +24,7 @@ _SHORTEST_LIMIT = 0.001
 #: A header for requests of several documents. Go's server drops what it has not read of a request
 #: when the answer begins, unless the connection is to be closed after it.
 SEVERAL = {"Connection": "close"}
-#: Bytes of a line of a head, at the most.
+#: Bytes of a line of a head, at most.
 _LONGEST_LINE = 65536
 
 
@@ -66,7 +66,7 @@ class _OpenSocket:
         """In the child of a fork: close the copy of the socket; the parent goes on with its own.
 
         A thread of the parent may have been reading. Then the file over the socket stays locked
-        here for ever, and close() would wait for that.
+        here forever, and close() would wait for that.
         """
         with suppress(OSError):
             os.close(socket.socket.detach(self._socket))

@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: Seconds after which a waiter that is gone loses its place, and those behind it go on. It is as
 #: long as a waiter goes on without an answer, because it may have lost its place by then.
 _PLACE = 10
-#: A waiter looks so often in that time, and lets its lease run anew.
+#: A waiter looks this often in that time, and renews its lease.
 _LOOKS = 3
 #: Seconds between two attempts to ask a cluster that does not answer.
 _PAUSE = 0.2
@@ -51,9 +51,9 @@ class EtcdContender:
        its process, however long the lock's own lease is.
     3. The first in the queue watches the holder's key; everyone else the key just before its own.
        When that is gone, look who is ahead now. Look also now and then, because hints get lost.
-    4. Whoever is first, and sees no holder, puts the holder's key and deletes its place in one
-       transaction, on the condition that all this is still so.
-    5. A contender that gives up deletes its place; what may have been granted is cancelled.
+    4. The first contender, if it sees no holder, puts the holder's key and deletes its place in one
+      transaction, on the condition that all this is still so.
+    5. A contender that gives up deletes its place; a possible grant is cancelled.
 
     So each grant is made by a transaction on the condition that nobody has the lock.
     """
@@ -265,7 +265,7 @@ class EtcdContender:
     def _next_at_the_end(self) -> Steps[bool]:
         """Give the place up, unless the lock can be taken now; return whether it can.
 
-        That someone is ahead has been said before, so no answer is needed for that.
+        An earlier answer has shown that someone is ahead, so no answer is needed for that.
         """
         try:
             return (yield from self._ask(self._leave))
@@ -285,7 +285,7 @@ class EtcdContender:
             self._watch = self._client.watches.add(
                 ahead.key, position.revision, partial(changed.resolve, True), deletes_only=True
             )
-        except RuntimeError:  # no more threads can be had
+        except RuntimeError:  # no more threads can be started
             until = clock() + _PAUSE
         if self._deadline is not None:
             until = min(until, self._deadline)

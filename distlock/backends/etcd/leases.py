@@ -24,7 +24,7 @@ from distlock.exceptions import LockError
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
 
-#: Seconds. etcd makes shorter leases longer: it ends none before a leader can be elected anew.
+#: Seconds. etcd makes shorter leases longer: it ends none before a new leader can be elected.
 SHORTEST = 2
 #: A lease is used for another hold if no more than this part of that is over. The process counts
 #: its hold from when the lease was granted.
@@ -75,7 +75,7 @@ class EtcdGrant:
 
 
 def whole_seconds(seconds: float) -> int:
-    """Return the length of a lease that lasts for so many seconds at least."""
+    """Return the length of a lease that lasts for at least ``seconds``."""
     return max(-int(-seconds // 1), SHORTEST)
 
 
@@ -115,7 +115,7 @@ class Leases:
         return self._client.grant(ttl, deadline, lease_id)
 
     def put(self, lease: EtcdLease, ttl: int, *, reusable: bool = True) -> None:
-        """Take back a lease of so many seconds that has no key any more."""
+        """Take back a lease of ``ttl`` seconds that no longer has a key."""
         unused = self._unused.setdefault(ttl, [])
         if not reusable or ttl > _LONGEST_UNUSED:
             self.end(lease.id)
@@ -160,7 +160,7 @@ class Leases:
     def granted(self, claim: Claim, hold: EtcdGrant) -> None:
         """Note the hold that a claim was granted, unless it may go on without this process.
 
-        The place of a queued Celery task is taken anew, and freed, by other processes. They do so
+        The place of a queued Celery task is taken again, and freed, by other processes. They do so
         under the same nonce, so what is known here would stand for another key.
         """
         if claim.renews or not is_named(claim.owner):
@@ -187,7 +187,7 @@ class Leases:
     ) -> Mapping[str, EtcdGrant | None]:
         """Return the holds of leases by nonce; None for what is gone.
 
-        What another process has taken has to be read.
+        Leases of another process have to be read.
         """
         holds = {lease.nonce: self.holds.get(lease.nonce) for lease in leases}
         prefix = self._client.options.prefix
@@ -235,7 +235,7 @@ class Leases:
     def _keep_alive(
         self, holds: Mapping[str, EtcdGrant], wanted: Mapping[str, Lease], deadline: float | None
     ) -> dict[str, bool]:
-        """Let leases run anew; return what is known for certain, by nonce."""
+        """Renew leases; return what is known for certain, by nonce."""
         alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
         answers: dict[str, bool] = {}
         nonces = [*holds]
@@ -306,9 +306,9 @@ def _renewed(hold: EtcdGrant, *, writes: bool) -> Json:
 
 
 def _fits(hold: EtcdGrant, seconds: float) -> bool:
-    """Return whether a lease of the length that the hold has does for so many seconds.
+    """Return whether a lease with the length of the hold's is right for ``seconds``.
 
-    A much longer one would keep the lock for nobody if the process dies, see ``at_least``.
+    A much longer one would keep the lock taken too long if the process dies, see ``at_least``.
     """
     wanted = whole_seconds(seconds)
     return wanted <= hold.lease.ttl and hold.ttl <= 2 * wanted

@@ -106,7 +106,7 @@ class KeyData:
         )
 
     def renewed_for(self, seconds: float, ttl: int) -> KeyData:
-        """Return what the key says when its lease runs anew."""
+        """Return the value of the key when its lease is renewed."""
         return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
 
     def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> KeyData:
@@ -207,7 +207,7 @@ class EtcdKey:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Who holds a lock, and who is ahead, as one transaction has read it."""
+    """The holder of a lock, and the waiters ahead, as one transaction has read them."""
 
     revision: int
     holder: EtcdKey | None
@@ -225,7 +225,8 @@ class QueuePosition:
 def info_of(name: str, alias: str, keys: Iterable[EtcdKey]) -> LockInfo:
     """Return what is known of a lock, given all of its keys."""
     entries, now = sorted(keys, key=lambda entry: entry.created), _now()
-    waiters = tuple(_waiting(entry.data, now) for entry in entries if entry.kind == _WAITER)
+    waits = [entry.data for entry in entries if entry.kind == _WAITER]
+    waiters = tuple(Waiting.of(one.owner, (now - one.since).total_seconds()) for one in waits)
     holder = next((entry for entry in entries if entry.kind == _HOLDER), None)
     if holder is None:
         last = next((entry.data.token for entry in entries if entry.kind == _LAST), None)
@@ -247,12 +248,6 @@ def info_of(name: str, alias: str, keys: Iterable[EtcdKey]) -> LockInfo:
         renews=data.renews,
         renewed_at=data.renewed,
     )
-
-
-def _waiting(data: KeyData, now: datetime) -> Waiting:
-    owner = data.owner
-    waited = max((now - data.since).total_seconds(), 0.0)
-    return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
 
 
 #: Keys that are read in one request.

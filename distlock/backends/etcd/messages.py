@@ -183,7 +183,7 @@ _UNAUTHENTICATED = 16
 
 #: Another member may be able to answer.
 _TRY_ANOTHER = (_CANCELLED, _UNKNOWN, _TIMEOUT, _INTERNAL, _UNAVAILABLE)
-#: Of these errors, those that are told before anything is done.
+#: Of these errors, those that are sent before anything is done.
 _NOT_DONE = ("no leader", "too many requests", "not supported for learner", "not capable")
 #: Errors that are about the user, whatever their code is.
 _ABOUT_USER = ("user name is empty", "authentication failed", "auth store is old")

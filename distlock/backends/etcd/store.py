@@ -6,15 +6,15 @@ A directory is a range of keys, and one of them is its own: every change writes 
     {prefix}records/{directory, escaped}/         the directory's own key: when it was changed
     {prefix}records/{directory, escaped}/={key}   a record: its value
 
-A session is a lease. What etcd's transactions, revisions, leases and watches promise is said in
-"KV API guarantees" of its documentation.
+A session is a lease. See "KV API guarantees" in etcd's documentation for its transactions,
+revisions, leases and watches.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -44,6 +44,7 @@ from distlock.backends.store import (
     Condition,
     Exists,
     KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -87,27 +88,19 @@ class EtcdStore(RecordStore):
         records = (_record(kv, own) for place in range(len(asked)) for kv in reply.found(place))
         return Snapshot.of(directory, reply.revision, records)
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
-        own, prefixes = self._own_key(directory), [*first, *count]
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
+        own, places = self._own_key(directory), len(peek.first)
         asked = [
-            get(_key(own, prefix), prefix=True, limit=limit) for prefix, limit in first.items()
+            get(_key(own, prefix), prefix=True, limit=limit) for prefix, limit in peek.first.items()
         ]
-        asked += [get(_key(own, prefix), prefix=True, count_only=True) for prefix in count]
-        if listed is not None:
-            asked.append(_listing(own, listed))
+        asked += [get(_key(own, prefix), prefix=True, count_only=True) for prefix in peek.count]
+        if peek.listed is not None:
+            asked.append(_listing(own, peek.listed))
         reply = self._client.do(asked, deadline)
-        found = [_record(kv, own) for place in range(len(first)) for kv in reply.found(place)]
+        found = [_record(kv, own) for place in range(places) for kv in reply.found(place)]
         records = {record.key: record for record in sorted(found, key=lambda one: one.key)}
-        counts = {prefixes[place]: reply.count(place) for place in range(len(first), len(prefixes))}
-        names = reply.found(len(prefixes)) if listed is not None else ()
+        counts = {prefix: reply.count(place) for place, prefix in enumerate(peek.count, places)}
+        names = reply.found(len(asked) - 1) if peek.listed is not None else ()
         keys = [kv.key.removeprefix(_key(own, "")) for kv in names]
         return Snapshot(directory, reply.revision, records, counts=counts, keys=keys)
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.messages import Json, key_range
-from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import backoff
 from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
@@ -23,7 +23,7 @@ Target: TypeAlias = tuple[str, bool, bool]
 _LINGER = 1.0
 #: So many events of one key, one after the other, that nobody waits for any more are put up with.
 _MOST_UNWANTED = 16
-#: Seconds without an event after which the stream is opened anew: its server may be cut off.
+#: Seconds without an event after which the stream is opened again: its server may be cut off.
 _LONGEST_SILENCE = 30.0
 #: Seconds between two attempts to open the stream.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -68,7 +68,7 @@ class KeyWatch:
 
 
 def _request(number: int, target: Target, since: int) -> Json:
-    """Return the request to follow something; ``number`` is told with its events."""
+    """Return the request to follow something; its events have ``number``."""
     key, prefix, deletes_only = target
     how: Json = {"filters": ["NOPUT"]} if deletes_only else {}
     return {**key_range(key, prefix), "start_revision": since + 1, "watch_id": number, **how}
@@ -77,10 +77,10 @@ def _request(number: int, target: Target, since: int) -> Json:
 class Watches:
     """All watches of a process in one cluster, and the thread that reads their stream.
 
-    The stream is closed for a watch of something that it does not follow, and opened anew with all
-    that is watched, from the revisions on: nothing is missed. It goes on following what was watched
-    for a while: so who waits for one change after the other opens no stream for each. etcd may tell
-    100 ms late of a change that came before the stream.
+    For a watch of a new key the stream is closed, and opened again with all watched keys, from
+    their revisions on: nothing is missed. It goes on following a key for a while after its watch:
+    so waiting for one change after the other opens no stream for each. etcd may report a change
+    that came before the stream 100 ms late.
 
     Events are hints. A member that is cut off sends none and says nothing; who waits for one has to
     look now and then.
@@ -90,7 +90,7 @@ class Watches:
         """``open_stream`` opens the stream for some requests; Unanswered if it cannot."""
         self._open_stream = open_stream
         self._stream: Stream | None = None
-        #: Who pops a watch from here is the one who calls back, or cancels it.
+        #: The thread that pops a watch from here calls back, or cancels it.
         self._watches: dict[object, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
         #: Wakes the thread; None while there is none.
@@ -109,7 +109,7 @@ class Watches:
 
         The callback runs on the thread of the watches, or before this returns, and must not block.
         With ``prefix`` it is for all keys that begin with ``key``; ``deletes_only``: for no other
-        changes. RuntimeError if the thread is needed, and no more threads can be had.
+        changes. RuntimeError if the thread is needed, and no more threads can be started.
         """
         token = object()
         watch = KeyWatch(key, since, callback, prefix, deletes_only, token, self._cancel)

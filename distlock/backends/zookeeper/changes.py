@@ -194,7 +194,7 @@ class Applying:
     def _after(
         self, seen: DirectoryView, bound: dict[str, OpenSession], stat: Any
     ) -> DirectoryView:
-        """Return what is there after the change; ``stat`` is that of the directory's node."""
+        """Return the snapshot after the change; ``stat`` is that of the directory's node."""
         directory, revision = seen.directory, int(stat.mzxid)
         version = 0 if directory.stat is None else directory.stat.version
         made = directory.made or self._nonce
@@ -217,9 +217,9 @@ class Applying:
     def _relies_on_version(self, seen: DirectoryView) -> bool:
         """Return whether another change in between could make this one wrong.
 
-        Not if each part can be carried out in one way only: creating what was absent, deleting what
-        was there, and checking that something is there, whichever it is, or that nothing is. So who
-        joins or leaves does not wait for those who are faster.
+        Not if each part can be carried out in one way only: creating an absent record, deleting a
+        present one, and checking that any or no record exists. So joining or leaving does not wait
+        for others that are faster.
         """
         for condition in self.conditions:
             match condition:
@@ -235,7 +235,7 @@ class Applying:
         client = self.client
         if left(self.deadline, 1.0) <= 0:
             if self._overtaken:
-                raise Overtaken(f"others changed {self.path} each time that it was to be changed")
+                raise Overtaken(f"others changed {self.path} before each attempt to change it")
             raise client.unavailable(f"has not carried out a change of {self.path} in time")
 
         def may_send() -> bool:
@@ -245,7 +245,7 @@ class Applying:
         replies = client.send_all(requests, may_send)
         if not replies[-1].wait(left(self.deadline, client.options.timeout)):
             raise client.unavailable("does not answer")
-        # What was lost may have been carried out.
+        # A lost request may have been carried out.
         self._maybe_applied = replies[0].lost and not isinstance(replies[0].error, NotSent)
         return replies
 

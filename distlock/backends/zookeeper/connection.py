@@ -76,10 +76,10 @@ class SessionLiveness:
 
 
 class Events(Protocol):
-    """What a connection calls, on its own thread. Nothing of it may block."""
+    """The callbacks of a connection, on its own thread. None of them may block."""
 
     def on_connect(self, session_timeout: float) -> None:
-        """A server has answered, and will end the session after so many seconds of silence."""
+        """A server has answered, and will end the session after ``seconds`` of silence."""
 
     def on_open(self) -> None:
         """Requests can be sent."""
@@ -203,7 +203,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
             self._unsent.clear()
         return True
 
-    # What kazoo calls, on the connection thread
+    # Callbacks of kazoo, on the connection thread
 
     def zk_loop(self) -> None:
         failure = None
@@ -268,7 +268,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
                     if not data:
                         raise ConnectionDropped("socket connection broken")
                     self._received += data
-                    # What an encrypted socket has decrypted already is not seen by poll().
+                    # poll() does not see data that an encrypted socket has decrypted already.
                     if len(data) < _CHUNK and not (is_encrypted and self._socket.pending()):
                         return
             except _NOT_NOW:

@@ -12,8 +12,13 @@ from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData,
 from distlock.backends.background import answer_due
 from distlock.backends.base import PendingLease
 from distlock.backends.zookeeper import tree
-from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
-from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
+from distlock.backends.zookeeper.client import (
+    ContenderNode,
+    Grant,
+    Grants,
+    ZooKeeperClient,
+    ZooKeeperSession,
+)
 from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -46,8 +51,8 @@ class ZooKeeperContender:
     5. A contender that gives up deletes its node, as soon as it is known whether there is one.
 
     ``steps()`` and ``cancel()`` run in the caller's thread or task. ``_protocol()`` is a generator
-    that begins in the caller's thread and goes on in the thread that has the answer it waits for,
-    which is that of the client, or the caller's when it cancels the watch.
+    that begins in the caller's thread. It goes on in the thread that has the answer it waits for:
+    the client's, or the caller's when it cancels the watch.
     """
 
     def __init__(
@@ -251,9 +256,8 @@ class ZooKeeperContender:
 
         The request for it may even be on its way still, where servers write slowly; its server has
         passed it on to the leader. A sync goes that way, too, and is answered after all that the
-        leader had got before. What comes to the leader later over a connection that the session has
-        left is refused. So a node that is not seen now will never be there, and one more can be
-        made.
+        leader had got before. The leader refuses later requests over a connection that the session
+        has left. So a node that is not seen now will never be there, and one more can be made.
         """
         client = self._client
         self._unsure_since = self._unsure_since or clock()

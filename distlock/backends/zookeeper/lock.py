@@ -13,16 +13,15 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetData, Sync
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease, all_backends
-from distlock.backends.zookeeper.client import ZooKeeperClient
+from distlock.backends.zookeeper.client import NODE_DELETED, SESSION_OVER, Grants, ZooKeeperClient
 from distlock.backends.zookeeper.contender import ZooKeeperContender
-from distlock.backends.zookeeper.grants import NODE_DELETED, SESSION_OVER, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, ZooKeeperOptions
 from distlock.backends.zookeeper.store import ZooKeeperStore
 from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Step, arun, or_undo, run
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.query import LockQuery, Page
 

@@ -56,7 +56,7 @@ class ZooKeeperOptions:
     - ``timeout``: seconds that the servers get for an answer, connecting included.
     - ``auth``: pairs of scheme and credential, such as ``("digest", "user:password")``.
     - ``sasl``: options for pure-sasl, such as ``mechanism``, ``username`` and ``password``.
-    - ``acl``: "open", "creator" (whoever made a node may do anything to it, others nothing), or a
+    - ``acl``: "open", "creator" (only the creator of a node has any rights on it), or a
       list of ``kazoo.security.ACL``.
     - ``tls``: True, or a dictionary with ``ca`` (in place of the system's), ``certfile``,
       ``keyfile``, ``keyfile_password``, ``verify_certs`` and ``check_hostname``.
@@ -242,7 +242,7 @@ def _connect(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not tls["use_ssl"]:
             return connection
-        # The files are read anew each time: they may have been replaced before they expired.
+        # The files are read again each time: they may have been replaced before they expired.
         return tls_context(tls).wrap_socket(connection, server_hostname=hostname)
     except Exception:
         connection.close()

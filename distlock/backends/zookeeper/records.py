@@ -1,8 +1,8 @@
 """The records in ZooKeeper: their nodes, the sessions they are bound to, and reading them.
 
 Below ``<root>/%records``, a name that no lock has, each directory has a node of its name, and below
-that each record a node of its key. Whatever is changed in a directory, its own node is written in
-the same step: so its version counts the changes.
+that each record a node of its key. Each change in a directory also writes the directory's own node
+in the same step: so its version counts the changes.
 
 When a directory is made it gets a child ``%made-<nonce>``, too, which it keeps until it is swept. A
 change that relies on a version checks that child: a directory that was swept and made again counts
@@ -24,7 +24,7 @@ from kazoo.protocol.serialization import GetChildren2, GetData, Sync
 
 from distlock.backends.reading import count_keys, first_keys, list_keys
 from distlock.backends.store import (
-    KeyRange,
+    Peek,
     Put,
     Record,
     RecordStore,
@@ -143,10 +143,10 @@ class DirectoryView:
 
 
 class SeenLast(dict[str, DirectoryView]):
-    """What this process has seen last of some directories, by their paths; without the values.
+    """The last known state of some directories, by their paths; without the values.
 
-    It may be out of date. Who starts from it saves reading first, and finds out. It is changed in
-    single atomic steps.
+    It may be out of date. A change that starts from it saves a read, and notices that. It is
+    changed in single atomic steps.
     """
 
     def keep(self, seen: DirectoryView) -> None:
@@ -238,20 +238,12 @@ class RecordReader(RecordStore):
         records = (node.record(key) for key, node in nodes.items())
         return Snapshot.of(directory, _revision(stat), records)
 
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-        *,
-        listed: KeyRange | None = None,
-    ) -> Snapshot:
+    def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
-        choose = partial(first_keys, first=first)
+        choose = partial(first_keys, first=peek.first)
         keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
         records = {key: node.record(key) for key, node in nodes.items()}
-        counts, some = count_keys(keys, count), list_keys(keys, listed)
+        counts, some = count_keys(keys, peek.count), list_keys(keys, peek.listed)
         return Snapshot(directory, _revision(stat), records, counts=counts, keys=some)
 
     def missing(

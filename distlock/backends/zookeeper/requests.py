@@ -42,7 +42,7 @@ _BATCH = 200
 
 _CONTAINER = 4
 _ANY_WATCH = struct.pack("!i", 3)
-#: What the server says of the other parts of a request when one part fails.
+#: The server's codes for the other parts of a request when one part fails.
 _UNDONE, _NOT_TRIED = 0, -2
 
 #: The connection broke before the answer came: the request may have been carried out or not.
@@ -146,7 +146,7 @@ def error_of(code: int) -> Exception:
 
 
 class Reply:
-    """What comes of a request, or of a wait for the servers; there is one callback at most.
+    """The outcome of a request, or of a wait for the servers; there is one callback at most.
 
     The callback runs on the thread that settles it, which is mostly the connection thread.
     """

@@ -35,11 +35,9 @@ from distlock.backends.zookeeper.records import (
 )
 from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
 from distlock.backends.zookeeper.tree import RECORDS, escaped, unescaped
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.threads import start
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.threads import call_after, start
 from distlock.exceptions import LockError
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 
@@ -50,9 +48,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 class RecordSessions:
     """The sessions of this process that have not ended, or whose records are still to be removed.
 
-    What is not renewed in time is ended here: the servers keep the process's session for the sake
-    of its other leases. ``remove`` removes the records of a session by a deadline, or raises
-    LockUnavailable.
+    A session that is not renewed in time is ended here: the servers keep the process's session for
+    the sake of its other leases. ``remove`` removes the records of a session by a deadline, or
+    raises LockUnavailable.
     """
 
     def __init__(self, remove: Callable[[OpenSession, float | None], None]) -> None:
@@ -63,7 +61,7 @@ class RecordSessions:
     def open(
         self, client: ZooKeeperClient, shared: ZooKeeperSession, seconds: float, sent_at: float
     ) -> OpenSession:
-        """Open a session that ends so many seconds after ``sent_at``, unless it is renewed."""
+        """Open a session that ends ``seconds`` after ``sent_at``, unless it is renewed."""
         session = OpenSession(new_nonce(), client, shared, seconds, sent_at + seconds)
         self._sessions[session.name] = session
         self._look_after(seconds, session)
@@ -90,7 +88,7 @@ class RecordSessions:
         self._sessions.pop(name, None)
 
     def _look_after(self, seconds: float, session: OpenSession) -> None:
-        """See in so many seconds whether a session has been renewed; end it if not."""
+        """See later whether a session has been renewed; end it if not."""
 
         def look() -> None:
             if session.name not in self._sessions or session.ended:
@@ -100,13 +98,13 @@ class RecordSessions:
             else:
                 self._end_in_background(session)
 
-        with suppress(RuntimeError):  # no more threads can be had: it ends with the process's
+        with suppress(RuntimeError):  # no more threads: it ends with the process's
             call_after(seconds, look)
 
     def _end_in_background(self, session: OpenSession) -> None:
         try:
             start(self._end_later, "distlock-end-session", session)
-        except RuntimeError:  # no more threads can be had yet
+        except RuntimeError:  # no more threads can be started yet
             with suppress(RuntimeError):  # then it ends with the process's
                 call_after(_LONGEST_PAUSE, partial(self._end_in_background, session))
 
@@ -199,7 +197,8 @@ class ZooKeeperStore(RecordReader):
         return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
-        """See RecordStore.end_session(). What cannot be removed now will be in the background."""
+        """See RecordStore.end_session(). Records that cannot be removed now are removed in the
+        background."""
         self._sessions.end(session, deadline)
 
     def _remove_records(self, session: OpenSession, deadline: float | None) -> None:
@@ -239,7 +238,7 @@ class ZooKeeperStore(RecordReader):
 
         def stop() -> None:
             # The garbage collector may call this in a thread that has a mutex of the client.
-            with suppress(RuntimeError):  # no more threads can be had: it ends by itself
+            with suppress(RuntimeError):  # no more threads: it ends by itself
                 call_after(0.0, cancel)
 
         def look(_: Reply) -> None:

@@ -30,8 +30,9 @@ from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 #: The node below the root that has the records. An escape has hexadecimal digits, so no lock has
 #: this name.
 RECORDS = "%records"
-#: What a component of a path must not contain, and the escape character itself. ZooKeeper counts in
-#: UTF-16, so whatever is beyond the first plane is made of surrogates, which it refuses.
+#: Characters that a component of a path must not contain, and the escape character itself.
+#: ZooKeeper counts in UTF-16, so characters beyond the first plane are made of surrogates, which it
+#: refuses.
 _ESCAPED = re.compile("[^\x20-\x24\x26-\x2e\x30-\x7e\xa0-\ud7ff\uf900-\uffef]")
 _DOTS = re.compile(r"\.\.?")
 _CONTENDER = re.compile(r"([0-9a-f]{32})-(-?\d+)")

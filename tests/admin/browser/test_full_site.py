@@ -17,8 +17,8 @@ from playwright.sync_api import expect
 from distlock import Lock, audit
 from distlock.conf import locks
 from distlock.recipes import Queue, RWLock, Semaphore
-from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import Kind
+from distlock.types.values import MAX_NAME
 from tests.admin.browser.looks import BIDI, HOSTILE, LOOKS
 from tests.admin.browser.test_flows import ARABIC, WIDTHS
 from tests.admin.browser.test_layout import FIRST, fits
