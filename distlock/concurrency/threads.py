@@ -1,10 +1,10 @@
-"""Threads of our own: how they start, what they log by, how they get work, and the timers' one.
+"""Threads of our own, which are daemons that take no signals; and timers, which run on one of them.
 
-All are daemons that take no signals.
+How the threads start, what they log by, and how they get work.
 
-Timers are actions at a later time. Nearly every one is cancelled: a statement is answered in time,
-a lock is freed before its lease has to be renewed. So making and cancelling one takes no mutex, and
-mostly wakes no thread. It may be done by the garbage collector.
+A timer is an action at a later time. Nearly every one is cancelled: a statement is answered in
+time, a lock is freed before its lease has to be renewed. So making and cancelling one takes no
+mutex, and mostly wakes no thread. It may be done by the garbage collector.
 """
 
 from __future__ import annotations

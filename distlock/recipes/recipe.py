@@ -66,7 +66,7 @@ class Recipe:
     def __init__(self, name: str, using: str = DEFAULT_ALIAS) -> None:
         """Describe it; nothing is asked yet.
 
-        ``name`` and ``using`` are as of a Lock. Raises TypeError or ValueError that names the
+        ``name`` and ``using`` are as for a Lock. Raises TypeError or ValueError that names the
         argument and its value.
         """
         self.name = checked_name(name)

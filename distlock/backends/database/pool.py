@@ -287,8 +287,9 @@ class Pool:
     def _serve(self) -> None:
         """Grant loans, first come, first served; an interrupt leaves the rest to the next call."""
         loans = self._loans
-        # Who gives back leaves the loans, then looks who waits. We wait, then look at the loans.
-        # copy() takes the lock of the set, so without the GIL, too, one of the two sees the other.
+        # A session is given back first, and then the waiters are looked at. A waiter is added first,
+        # and then the loans are looked at.
+        # copy() takes the lock of the set, so one of the two sees the other, also without the GIL.
         while self._waiting and len(loans.copy()) < self.sessions:
             loan = self._waiting[0]()
             if loan is not None and loan.latch is not None:

@@ -1,6 +1,6 @@
-"""The client of a ZooKeeper: its connection, its session, its requests, and the leases of it.
+"""The client of a ZooKeeper: its connection, its session, its requests and its leases.
 
-A lease is lost when its node is gone, or the session in which that was made.
+A lease is lost when its node is deleted, or when the session ends in which the node was made.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class ZooKeeperClient:
         return self.connection.liveness.counted_from(at)
 
     def unavailable(self, problem: str = "", cause: Exception | None = None) -> LockUnavailable:
-        """Return the error that says why the servers cannot be asked."""
+        """Return the error that says why the servers do not answer."""
         if not problem:
             refused = isinstance(self._failure, _REFUSALS)
             problem = "refuses the credentials" if refused else "cannot be reached"
