@@ -29,14 +29,13 @@ version = release = _PROJECT["version"]
 language = "en"
 
 extensions = [
+    "distlock_reference",
     "mermaid_svg",
     "myst_parser",
     "repository_markdown",
     "sphinx_copybutton",
     "sphinx_llm.txt",
 ]
-if (_EXTENSIONS / "distlock_reference.py").exists():
-    extensions.append("distlock_reference")
 exclude_patterns = ["_ext"]
 # A reference that leads nowhere is a warning, and `make docs` makes an error of it.
 nitpicky = True
