@@ -103,6 +103,9 @@ def tutorial(*leave_out: str) -> tuple[list[Step], dict[str, str]]:
 def readme(extra: str = "") -> list[Step]:
     """Return what the README says, for a reader who has a project already."""
     found = steps(README.read_text(), section=FIRST_STEPS)
+    # "… and within five seconds in a second one, too": it waits, and prints the same.
+    again = [step._replace(where="second") for step in found[-2:]]
+    found += [Step("type", "second", ". .venv/bin/activate"), *again]
     install = "pip install django-distlock"
     return [
         *(Step("type", "first", command) for command in PROJECT),

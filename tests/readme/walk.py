@@ -5,7 +5,7 @@
 - A piece of ``console`` is typed, each line after ``$``, in the terminal ("first" or "second") that
   the paragraph above it names, or else in that of the last one. All else in it is what the terminal
   shows; ``…`` stands for any text, and white space does not count. Without a ``$`` it goes on with
-  what the last command shows. Indented lines are typed, too; nobody looks at what they show.
+  what the last command shows.
 - "Press **Enter** in the first terminal", also Ctrl-Z and Ctrl-C.
 - "Open `/path/`" in the browser; "**words**" in its paragraph are on the page.
 - A section whose title has the word PostgreSQL is for those who use it.
@@ -30,7 +30,6 @@ LIMIT = 60.0
 _PART = re.compile(
     r"^```(?P<language>\w*)\n(?P<code>[\s\S]*?)^```$"
     r"|^(?P<title>#+ .+)$"
-    r"|(?P<indented>(?:^ {4}.*\n)+)"
     r"|(?P<words>(?:^(?!```|#).*\S.*\n)+)",
     re.MULTILINE,
 )
@@ -74,16 +73,14 @@ def steps(page: str, *, section: str = "", leave_out: tuple[str, ...] = ()) -> l
             found += [Step("press", where, key) for key, where in _PRESSED.findall(words)]
             seen = "\n".join(re.findall(r"\*\*(.+?)\*\*", words))
             found += [Step("open", path, seen) for path in _OPENED.findall(words)]
-        elif indented := part["indented"]:
-            found += [Step("type", terminal, line.strip()) for line in indented.splitlines()]
-            found += [Step("see", terminal, "…")]
         elif part["language"] == "console":
             terminal = (_TERMINAL.findall(above) or [terminal])[-1]
             found += _console(terminal, part["code"])
             above = ""
         elif part["language"] == "python":
             file = _FILE.match(part["code"])
-            found += [Step("write" if file else "run", file[1] if file else "", part["code"])]
+            assert file, f"of which file is this?\n{part['code']}"
+            found.append(Step("write", file[1], part["code"]))
     return found
 
 
