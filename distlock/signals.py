@@ -30,7 +30,13 @@ class _LockSignal(Signal):
         """Keep none of its own."""
 
 
+#: An owner was granted a lock; entering it again sends nothing. In the thread or task that
+#: acquired it.
 lock_acquired = _LockSignal()
+#: An owner has left a lock as often as it had entered it. In the thread or task that released it.
 lock_released = _LockSignal()
+#: A lock was lost: its lease has ended, or somebody broke it. In the process that held it, mostly
+#: on a thread of distlock's own.
 lock_lost = _LockSignal()
+#: Somebody broke the hold of another owner. In the process that broke it.
 lock_broken = _LockSignal()

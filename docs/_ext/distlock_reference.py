@@ -150,7 +150,8 @@ def _shorten(
     """Say what a user gets: a method whose body is made of steps returns their result."""
     if returns and (steps := re.fullmatch(r"\S*Generator\[\S*Step, \S*Any, (.*)\]", returns)):
         returns = steps[1]
-    if name in names.MADE:
+    constructor = getattr(getattr(value, "__init__", None), "__module__", "distlock")
+    if name in names.MADE or (what == "class" and not str(constructor).startswith("distlock")):
         signature = ""
     elif _method_of(name):
         signature = "(...)"
