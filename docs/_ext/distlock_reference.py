@@ -158,7 +158,7 @@ def _shorten(
     elif name == "distlock.celery.locked_task":  # its options are those of TaskOptions
         signature = "(*, bind: bool = False, base: type[LockedTask] = LockedTask, **options: Any)"
         returns = ""
-    return signature, returns
+    return signature and signature.replace("<factory>", "..."), returns
 
 
 def _link(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
