@@ -1,8 +1,8 @@
 """The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
-backend for. All else is here, and twins(): a method for threads and its twin for tasks, made of one
-body, as all objects of users have them.
+backend for. All else is here. twins() makes of one body a method for threads and its twin for
+tasks; recipes use it, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The blocks of all lock-like objects: ``with``, ``async with``, those of ``attempt()``.
+"""The blocks of all lock-like objects: ``with``, ``async with``, ``attempt()``, decorated calls.
 
-And functions that run in such a block; whose block ends; and messages that say who has a lock.
+Also whose block ends, and messages that say who has a lock.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ActiveBlocks:
         key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
-            known = reversed(list(self._owners.items()))
+            known = reversed(list(self._owners.copy().items()))
             key = next((key for key, owners in known if current in owners), key)
         owners = self._owners.pop(key, None) or [current]
         if len(owners) > 1:
