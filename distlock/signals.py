@@ -30,7 +30,14 @@ class _LockSignal(Signal):
         """Keep none of its own."""
 
 
+#: An owner was granted a lock; entering it again sends nothing. It is sent in the thread
+#: or task that acquired it.
 lock_acquired = _LockSignal()
+#: An owner has left a lock as often as it had entered it. It is sent in the thread or task
+#: that released it.
 lock_released = _LockSignal()
+#: A lock was lost: its lease has ended, or somebody broke it. It is sent in the process that held
+#: it, mostly on a thread of distlock's own.
 lock_lost = _LockSignal()
+#: Somebody broke the hold of another owner. It is sent in the process that broke it.
 lock_broken = _LockSignal()

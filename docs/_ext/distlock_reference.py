@@ -150,14 +150,15 @@ def _shorten(
     """Say what a user gets: a method whose body is made of steps returns their result."""
     if returns and (steps := re.fullmatch(r"\S*Generator\[\S*Step, \S*Any, (.*)\]", returns)):
         returns = steps[1]
-    if name in names.MADE:
+    constructor = getattr(getattr(value, "__init__", None), "__module__", "distlock")
+    if name in names.MADE or (what == "class" and not str(constructor).startswith("distlock")):
         signature = ""
     elif _method_of(name):
         signature = "(...)"
     elif name == "distlock.celery.locked_task":  # its options are those of TaskOptions
         signature = "(*, bind: bool = False, base: type[LockedTask] = LockedTask, **options: Any)"
         returns = ""
-    return signature, returns
+    return signature and signature.replace("<factory>", "..."), returns
 
 
 def _link(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:

@@ -21,7 +21,7 @@ from django.contrib.auth.models import Permission
 from django.core.management.base import BaseCommand
 from django.utils.module_loading import import_string
 
-from distlock import conf, exceptions
+from distlock import conf, exceptions, signals
 from distlock.backends.settings import KEYS
 from distlock.celery.task_options import TaskOptions
 from distlock.commands import exit_codes
@@ -71,7 +71,7 @@ def page(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_has_a_page(name):
     listed = "\n".join(path.read_text() for path in REFERENCE.glob("*.md"))
-    directive = rf"^\.\. auto\w+:: {re.escape(name)}$"
+    directive = rf"^\.\. (?:auto\w+|py:data):: {re.escape(name)}$"
     assert re.search(directive, listed, re.MULTILINE) or f'"{name}"' in listed
 
 
@@ -201,6 +201,13 @@ def raises(value):
 
 
 CALLABLES = {name: (value, owner) for name, value, owner in callables()}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("distlock.signals.")])
+def test_a_signal_has_a_comment_that_says_when_it_is_sent(name):
+    """Sphinx shows it. All signals are of one class, whose docstring is about forks."""
+    source = inspect.getsource(signals)
+    assert re.search(rf"^#: .+\.\n{name.rpartition('.')[2]} = ", source, re.MULTILINE)
 
 
 def test_there_are_callables():
