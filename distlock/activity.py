@@ -1,7 +1,7 @@
 """The activity of the code that takes a lock: each activity of a thread is an owner of its own.
 
 It also describes a hold that was given no description. In a request that Django handles this is the
-method and the path; no middleware is needed. Elsewhere it is what :func:`activity` says.
+method and the path; no middleware is needed. Elsewhere it is the text of :func:`activity`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def activity(text: str) -> Iterator[None]:
     is free when its lease ends. The block may enter the locks that the code around it holds.
 
     ``text`` describes all locks taken there without a description. It is cut to the length of a
-    description, and what does not print in it is escaped; an empty one keeps the outer activity,
+    description, and its unprintable characters are escaped; an empty one keeps the outer activity,
     perhaps a path with a secret in it, from being shown.
 
     Requests that Django handles, Celery's tasks, jobs of executors (``concurrent.futures``,

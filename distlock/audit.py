@@ -1,4 +1,5 @@
-"""The audit log: what people did to locks and to the coordination family, who, when and why.
+"""The audit log: operations of people on locks and on the coordination family, with time and
+reason.
 
 It is a table of the Django database, for the locks of all backends. Writing it is best effort: an
 operation on ZooKeeper or etcd is done also while that database is down, and the log says so.
@@ -55,11 +56,11 @@ def _settle() -> None:
 
 
 def record(key: LockKey, action: str, text: str, *, reason: str = "", who: str = "") -> None:
-    """Write down that somebody did something to a name, or with "" to a whole backend.
+    """Record an operation on a name, or with "" on a whole backend.
 
     ``action`` is a word for scripts,
     ``text`` for people; ``who`` is the system's user by default. An error is logged, not raised,
-    together with what could not be written.
+    together with the entry that could not be written.
     """
     using, kind, name = key
     text = escaped(f"{text} Reason: {reason}" if reason else text)
@@ -159,7 +160,7 @@ def _write_soon(write: Callable[[], object]) -> None:
 
 
 def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
-    """Return what the model is asked for; the default if it cannot be asked in time.
+    """Return what the model is asked for; the default if it does not answer in time.
 
     ``what`` ends the line that says so in the log.
 

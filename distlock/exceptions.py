@@ -15,9 +15,9 @@ class LockError(Exception):
 class LockBusy(LockError):
     """Someone else has the lock, and the caller wanted to wait no longer.
 
-    ``holder`` tells who had it (``owner``, ``since``, ``held_for``, ``description`` and more), by
-    the last answer that refused the lock. It is None where that answer did not say: nobody is asked
-    for it.
+    ``holder`` is the holder (``owner``, ``since``, ``held_for``, ``description`` and more) in the
+    last answer that refused the lock. It is None where that answer did not name one; no further
+    request is sent.
     """
 
     holder: Holder | None = None
@@ -36,7 +36,7 @@ class LockLost(LockError):
 
 
 class BodyEnded(LockLost):
-    """A lock was lost, and what runs under it is to end: raised in the middle of that.
+    """A lock was lost, and the work under it is to end: raised in the middle of that work.
 
     It may come while another lock is taken or left, and is not of that one.
     """
@@ -69,20 +69,20 @@ class ReentrantCall(Exception):
 
     Nothing was begun. In a signal handler ``raise SystemExit``, so that ``with`` releases the lock,
     or let another thread do it, without waiting for it. If the handler does not catch this, it ends
-    what was interrupted, as every error of a handler does. So it is no LockError, which the code
-    that was interrupted might take for its own.
+    the interrupted code, as every error of a handler does. So it is not a LockError, which the
+    interrupted code might take for its own.
     """
 
 
 class ValueNotAgreed(LockError):
-    """A semaphore has another number of seats for those who use it now, or nobody has said any.
+    """A semaphore has another number of seats for its present users, or none was given.
 
     Nothing was taken. It settles when they have left, or with ``Semaphore.resize()``.
     """
 
 
 class NotSupported(LockError):
-    """This backend cannot do what was asked of it; the message says what can."""
+    """This backend does not support the request; the message says what does."""
 
 
 class StaleToken(LockError):
@@ -99,7 +99,7 @@ class Cancelled(LockError):
 class UnfilledTemplate(RuntimeWarning):
     """A lock is taken whose name looks like a template, such as ``"report:{account_id}"``.
 
-    As a rule an ``f`` is missing before the string, and all who take it share one lock.
+    Usually an ``f`` is missing before the string, and all callers share one lock.
     """
 
 

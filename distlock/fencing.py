@@ -166,9 +166,9 @@ def _rows(model: type[models.Model], using: str, pks: list[Any]) -> models.Query
 def _write(rows: models.QuerySet[Any], token: int, values: dict[str, Any]) -> int:
     """Update the rows that have no newer fence, and raise StaleToken if there are others.
 
-    The UPDATE comes first: on every database its condition sees what is committed by then, and
-    nobody else can change the rows that it has written. The rows that it has left out have a newer
-    fence. They were not changed, so they still match the filter.
+    The UPDATE comes first: on every database its condition sees all commits until then, and no
+    other session can change the rows that it has written. The rows that it has left out have a
+    newer fence. They were not changed, so they still match the filter.
     """
     count = rows.filter(fence__lte=token).update(**{FENCE: token}, **values)
     newer = rows.filter(fence__gt=token).order_by().values_list(FENCE, flat=True)

@@ -33,7 +33,7 @@ RETRY_AFTER = 5
 
 
 class LockErrorMiddleware(MiddlewareMixin):
-    """Answers 409 where a lock is busy, and 503 where a backend cannot be asked.
+    """Answers 409 where a lock is busy, and 503 where a backend does not answer.
 
     Put it last, or next to the views: it sees the errors of views and of what they render. A
     subclass may have another ``retry_after``, in seconds.

@@ -1,6 +1,6 @@
 """The tables in which the database backend keeps its locks, and the records of recipes.
 
-Their fields are those that databases compare exactly, and their defaults part of the statement.
+Databases compare their fields exactly. Their defaults are part of the statement.
 """
 
 from __future__ import annotations

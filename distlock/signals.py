@@ -1,4 +1,4 @@
-"""Signals that tell of every lock this process takes, leaves, loses or breaks.
+"""Signals for every lock that this process takes, leaves, loses or breaks.
 
 Each is sent with ``lease`` (a :class:`distlock.types.lease.Lease`) and ``using`` (the backend's
 alias); the sender is the backend's class. Receivers run where the event is noticed: ``lock_lost``

@@ -16,7 +16,7 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     """Free expired locks and remove old rows and nodes, as ``manage.py locks sweep`` does.
 
     ``using`` names the backends; without it, all are swept. Returns for each how many leases had
-    expired and how many rows or nodes were removed. If a backend cannot be asked, the others are
+    expired and how many rows or nodes were removed. If a backend does not answer, the others are
     swept all the same; the last such error is raised at the end.
     """
     refuse_reentry()

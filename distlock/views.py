@@ -1,7 +1,7 @@
 """Views for the probes of a deployment: whether the backends answer, and who leads.
 
-They answer 200 or 503, in JSON, to anyone. So they do not say what is wrong with a backend: that is
-in the log, and ``manage.py locks ping`` prints it.
+They answer 200 or 503, in JSON, to anyone. So they do not name the problem of a backend: it is in
+the log, and ``manage.py locks ping`` prints it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from __future__ import annotations
 import email
 import json
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import venv
 import zipfile
@@ -121,8 +121,7 @@ def problems(wheel: Path) -> list[str]:
 def problems_of_sources(sdist: Path) -> list[str]:
     """Also build the metadata from it with the addresses that the project does not have yet."""
     with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
+        shutil.unpack_archive(sdist, folder)
         (root,) = Path(folder).iterdir()
         found = [f"missing: {name}" for name in TRAVELS if not (root / name).is_file()]
         pyproject = root / "pyproject.toml"

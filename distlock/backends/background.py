@@ -110,7 +110,7 @@ class BlockingCalls:
             raise error from late
 
 
-#: Takes a claim back by a deadline; raises a LockError if the backend cannot be asked.
+#: Takes a claim back by a deadline; raises a LockError if the backend does not answer.
 Cancel = Callable[[float], object]
 
 

@@ -169,7 +169,7 @@ def reads_snapshot(connection: Any) -> bool:
     """Return whether what an open transaction reads may be older than what was committed since.
 
     The server is asked for the isolation level, because its default may be another one than
-    Django's. Failed if it cannot be asked.
+    Django's. Failed if it does not answer.
     """
     vendor = connection.vendor
     if vendor == "mysql" and connection.mysql_is_mariadb:

@@ -105,7 +105,7 @@ def acquire(task: Any, name: str, task_id: str, seconds: float) -> QueueLockHand
 
     If a queued task has it whose result is there, it is broken first: that task will not free it.
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
-    backend cannot be asked.
+    backend does not answer.
     """
     refuse_reentry()
     backend = queueing_backend(task.name, task.locking)
@@ -188,7 +188,7 @@ def release_soon(handle: QueueLockHandle) -> None:
 def unqueue(backend: BaseBackend, name: str) -> str | None:
     """Free the lock of a task that has not started yet; return the task's id, None if unknown.
 
-    Raises LockUnavailable if the backend cannot be asked.
+    Raises LockUnavailable if the backend does not answer.
     """
     refuse_reentry()
     for _ in range(_TRIES):
@@ -203,7 +203,7 @@ def unqueue(backend: BaseBackend, name: str) -> str | None:
 def unqueue_task(backend: BaseBackend, task_id: str) -> None:
     """Free the locks of this task unless it has started; this reads all queueing locks.
 
-    Raises LockUnavailable if the backend cannot be asked.
+    Raises LockUnavailable if the backend does not answer.
     """
     refuse_reentry()
     for info in backend.list(QUEUEING):

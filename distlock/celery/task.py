@@ -102,7 +102,7 @@ class LockedResult(AsyncResult):  # type: ignore[type-arg]
     def progress(self) -> Report | None:
         """Return how far the task is, with ``progress=True``; None if it has not begun.
 
-        LockUnavailable if the backend cannot be asked; TypeError without that option.
+        LockUnavailable if the backend does not answer; TypeError without that option.
         """
         if self.task is None or self.task.locking.progress is not True:
             raise TypeError(f"task {self.name or self.id} was not made with progress=True")
@@ -242,7 +242,7 @@ class LockedTask(DjangoTask):  # type: ignore[type-arg]
         """See Task.apply_async(). A call that is queued already queues nothing.
 
         It then returns the result of the one that is queued or raises AlreadyQueued, as the task's
-        ``on_queued`` says; LockUnavailable is raised if the lock cannot be asked.
+        ``on_queued`` says; LockUnavailable is raised if its backend does not answer.
         """
         return publish(self, super().apply_async, args, kwargs, task_id, options)
 
@@ -262,7 +262,7 @@ class LockedTask(DjangoTask):  # type: ignore[type-arg]
 
         Returns its task id, or None if no such call is queued; one that has started goes on.
         Raises TypeError if the task has no queueing lock or cannot be called like this,
-        LockUnavailable if the lock's backend cannot be asked.
+        LockUnavailable if the lock's backend does not answer.
         """
         if self.queueing_name is None:
             raise TypeError(f"task {self.name} has no queueing_lock")

@@ -107,7 +107,7 @@ class TaskOptions:
       defaults included (``"report:{account_id}"``), or a callable that gets them and returns it.
     - ``slots``: how many tasks may run at a time under that name; None for one, under a Lock. With
       a number it is a ``Semaphore``, of which each task takes one seat; "agreed" takes the number
-      that ``manage.py locks resize`` has said last. A task that says another number than those
+      that ``manage.py locks resize`` has set last. A task with another number than those
       that run now is treated as if the backend could not be asked. It excludes ``at_least``.
     - ``on_busy``: what happens to a task whose lock is held by someone else, or has no free slot:
       "retry" queues it again, "wait" waits in the worker, "skip" leaves it undone, "raise" fails
@@ -118,33 +118,33 @@ class TaskOptions:
       time, twice as long each time up to the longest; and how many times at most (None: no limit),
       after which the task fails with LockTimeout. Its own retries are not counted among these.
     - ``busy_result``: for "skip", the result of a task that was left undone.
-    - ``on_unavailable``: what happens to a task whose backend cannot be asked for the lock: "retry"
+    - ``on_unavailable``: what happens to a task whose backend does not answer for the lock: "retry"
       queues it again, after the same pauses as a busy one, "raise" fails with LockUnavailable, or
       with ValueNotAgreed because of ``slots``.
     - ``unavailable_timeout``: for "retry", the longest sum of these pauses in an outage; the task
       then fails with that error. Its own retries are not counted among these, either.
-    - ``lease``, ``at_least``, ``release``: as of ``Lock``. A task runs inside a transaction of
+    - ``lease``, ``at_least``, ``release``: as for ``Lock``. A task runs inside a transaction of
       others where it is called directly or eagerly.
-    - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
+    - ``on_lost``: as for ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
 
     How often the task runs, with or without a lock:
 
-    - ``rate``: at most so many runs in any such time, over all workers: "30/m", "5/s", "100/h",
+    - ``rate``: a maximum of runs in any period, over all workers: "30/m", "5/s", "100/h",
       "10/30s". Each takes a permit of a ``RateLimiter`` before it begins. ``on_busy`` and all that
       follows it up to ``unavailable_timeout`` say what becomes of a run that gets none.
-    - ``rate_name``: the name of the limiter, as of ``lock``; by default that of the task.
+    - ``rate_name``: the name of the limiter, as for ``lock``; by default that of the task.
 
     How far the task is, with or without a lock:
 
-    - ``progress``: the name of the ``Progress`` under which it reports, as of ``lock``; or True,
+    - ``progress``: the name of the ``Progress`` under which it reports, as for ``lock``; or True,
       for one of its own: the name of the task, and its id in brackets. The task has it as its
       ``progress``. If somebody asks it to end, its next ``advance()`` raises ``Cancelled``, and for
       Celery it is then revoked.
 
     The lock that is held while the task is queued:
 
-    - ``queueing_lock``: its name, as of ``lock``. The two are never the same lock.
+    - ``queueing_lock``: its name, as for ``lock``. The two are never the same lock.
     - ``until``: "started" frees it when the task starts, "finished" when it has ended.
     - ``on_queued``: a second call gets the result of the first ("return") or AlreadyQueued
       ("raise").

@@ -135,7 +135,7 @@ def run_command(
 
 
 def _acquire(lock: BaseLock, timeout: float | None, ensure_schema: bool) -> None:
-    """Take ``lock``; raise _Busy if someone else has it, CommandError if it cannot be asked for."""
+    """Take ``lock``; raise _Busy if someone else has it, CommandError if there is no answer."""
     began = clock()
     try:
         try:

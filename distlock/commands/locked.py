@@ -66,7 +66,7 @@ class LockedCommand(BaseCommand):
     #: the alias of the backend in the ``DISTLOCK`` setting
     lock_using: ClassVar[str] = DEFAULT_ALIAS
     #: how many instances may run at a time, in the seats of a ``Semaphore`` with the lock's name;
-    #: "agreed" takes the number that ``manage.py locks resize`` has said last. None for one, under
+    #: "agreed" takes the number that ``manage.py locks resize`` has set last. None for one, under
     #: a ``Lock``
     lock_slots: ClassVar[Slots | None] = None
     #: seconds of a lease, which is renewed; None takes the backend's
@@ -83,7 +83,7 @@ class LockedCommand(BaseCommand):
     #: waits forever, and the others try once
     lock_timeout: ClassVar[float | None] = None
     #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
-    #: as of ``Lock``; None takes the backend's ``RELEASE``
+    #: as for ``Lock``; None takes the backend's ``RELEASE``
     lock_release: ClassVar[Release | None] = None
     #: whether ``handle()`` is ended with LockLost, as soon as Python can, when the lock is lost;
     #: else it finds out by ``self.lock.check()``, or when it has ended

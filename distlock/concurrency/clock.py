@@ -1,4 +1,6 @@
-"""The one clock of a process: seconds that only grow; the time that is left, and growing pauses.
+"""The one clock of a process, whose seconds only grow; and what is counted on it.
+
+That is the time left until a deadline, and growing pauses between attempts.
 
 A lease's local deadline is counted on it. It must therefore not stand still while the machine
 sleeps, as ``CLOCK_MONOTONIC`` does on Linux: a laptop that wakes up would believe in a lease that

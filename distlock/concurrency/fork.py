@@ -76,8 +76,7 @@ def current() -> Process:
 
 
 class PerProcess(Generic[T]):
-    """State that exists once in each process: ``manager = PerProcess(Manager)``, then
-    ``manager()``.
+    """State of each process: ``manager = PerProcess(Manager)``, then ``manager()``.
 
     It takes no mutex. Two threads that come first at the same time may make one each, and both get
     the same one: so making it must have no effect.

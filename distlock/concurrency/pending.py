@@ -3,7 +3,8 @@
 Ctrl-C and Celery's soft time limit raise in the main thread between almost any two bytecodes, and
 the garbage collector may call us in a thread that has just taken one of the package's mutexes. So
 there is no Condition and no Event here, which an interrupt may leave locked, and ``Pending`` takes
-no mutex: each decision is one call of ``dict.setdefault``, which is atomic.
+no mutex: each decision is one call of ``dict.setdefault``, which is atomic. This holds without the
+GIL, too: see "Without a mutex" in docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class NotAnswered(Exception):
 
 _OUTCOME: Final = "outcome"
 _RECEIVER: Final = "receiver"  # the ident of the one thread that may have the answer
+_WAKE: Final = "wake"  # what wakes the one who waits
 
 #: Outcomes; until one of these an answer is the tuple (value, error).
 _ABANDONED: Final = "abandoned before an answer"
@@ -81,7 +83,7 @@ class Pending(Generic[T]):
     of the task was closed, back to the caller of resolve().
     """
 
-    __slots__ = ("__weakref__", "_decided", "_loop", "_on_abandon", "_wake")
+    __slots__ = ("__weakref__", "_decided", "_loop", "_on_abandon")
 
     def __init__(self, on_abandon: Callable[[], object] | None = None) -> None:
         """``on_abandon`` is called once if it is abandoned before an answer, to stop the work.
@@ -91,13 +93,12 @@ class Pending(Generic[T]):
         """
         self._decided: dict[str, Any] = {}
         self._on_abandon = on_abandon
-        self._wake: Callable[[], object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def over(self) -> bool:
         """Whether it was answered, or abandoned before that."""
-        return bool(self._decided)
+        return _OUTCOME in self._decided
 
     @property
     def answered(self) -> bool:
@@ -148,9 +149,9 @@ class Pending(Generic[T]):
     def _answer(self, outcome: tuple[T | None, BaseException | None]) -> bool:
         if self._decided.setdefault(_OUTCOME, outcome) is not outcome:
             return False
-        # A waiter sets _wake, then reads the outcome. We set the outcome, then read _wake. So no
-        # wake-up is lost.
-        if (wake := self._wake) is not None:
+        # A waiter sets what wakes it, then reads the outcome. We set the outcome, then read what
+        # wakes it. Both are set in one dictionary, one after the other. So no wake-up is lost.
+        if (wake := self._decided.get(_WAKE)) is not None:
             try:
                 wake()
             except RuntimeError:  # the event loop was closed: the task will never go on
@@ -163,13 +164,13 @@ class Pending(Generic[T]):
 
     def wait(self, deadline: float | None) -> bool:
         """Block until there is an answer; False if ``deadline`` (None: never) passed before."""
-        if not self._decided:
+        if not self.over:
             wait_any([self], deadline)
         return self.answered
 
     async def wait_async(self, deadline: float | None) -> bool:
         """See wait()."""
-        if not self._decided:
+        if not self.over:
             await wait_any_async([self], deadline)
         return self.answered
 
@@ -220,8 +221,8 @@ def wait_any(pendings: Sequence[Pending[Any]], deadline: float | None) -> bool:
     """Block until one of them has an answer; False if ``deadline`` (None: never) passed before."""
     latch = Latch()
     for pending in pendings:
-        pending._wake = latch.set
-    while not any(one._decided for one in pendings) and (deadline is None or clock() < deadline):
+        pending._decided[_WAKE] = latch.set
+    while not any(one.over for one in pendings) and (deadline is None or clock() < deadline):
         latch.wait(left(deadline, _LONGEST_SLEEP))
     return any(pending.answered for pending in pendings)
 
@@ -231,8 +232,8 @@ async def wait_any_async(pendings: Sequence[Pending[Any]], deadline: float | Non
     event, loop = asyncio.Event(), asyncio.get_running_loop()
     for pending in pendings:
         pending._loop = loop
-        pending._wake = partial(loop.call_soon_threadsafe, event.set)
-    while not any(one._decided for one in pendings) and (deadline is None or clock() < deadline):
+        pending._decided[_WAKE] = partial(loop.call_soon_threadsafe, event.set)
+    while not any(one.over for one in pendings) and (deadline is None or clock() < deadline):
         # No asyncio.timeout(): before Python 3.11.3 it ends as cancelled in a task that was
         # cancelled before and went on, as one does that waits for a lock while it cleans up.
         timer = loop.call_later(left(deadline, _LONGEST_TASK_SLEEP), event.set)

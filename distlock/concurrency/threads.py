@@ -1,10 +1,10 @@
-"""Threads of our own: how they start, what they log by, how they get work, and the timers' one.
+"""Threads of our own, which are daemons that take no signals; and timers, which run on one of them.
 
-All are daemons that take no signals.
+How the threads start, what they log by, and how they get work.
 
-Timers are actions at a later time. Nearly every one is cancelled: a statement is answered in time,
-a lock is freed before its lease has to be renewed. So making and cancelling one takes no mutex, and
-mostly wakes no thread. It may be done by the garbage collector.
+A timer is an action at a later time. Nearly every one is cancelled: a statement is answered in
+time, a lock is freed before its lease has to be renewed. So making and cancelling one takes no
+mutex, and mostly wakes no thread. It may be done by the garbage collector.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ class WaitQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
-        #: a lock for each thread that waits: who releases it wakes the thread
-        self._waiting: deque[threading.Lock] = deque()
+        #: a lock for each thread that waits, first come first: who releases it wakes the thread
+        self._waiting: dict[threading.Lock, None] = {}
 
     def empty(self) -> bool:
         """Return whether there is nothing to get; a moment later it may be otherwise."""
@@ -222,12 +222,12 @@ class WaitQueue(Generic[T]):
                 time.sleep(min(left, _PAUSE))
                 continue
             lock.acquire()
-            self._waiting.append(lock)
+            self._waiting[lock] = None
             try:
                 if not self._items:
                     lock.acquire(timeout=left)
             finally:
-                self._waiting.remove(lock)
+                self._waiting.pop(lock, None)
 
     def _wake(self) -> None:
         for lock in self._waiting.copy():

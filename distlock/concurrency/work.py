@@ -87,7 +87,10 @@ class Work:
         """Note its end, and call what add() was given for what is not finished. Once is enough."""
         self._ended = True
         while self._unfinished:
-            _, at_end = self._unfinished.popitem()
+            try:
+                _, at_end = self._unfinished.popitem()
+            except KeyError:  # another thread has finished the last one
+                return
             at_end(self)
 
     def add(self, thing: Any, at_end: Callable[[Work], object]) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import Empty
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -26,6 +26,8 @@ _LINGER = 1.0
 #: Seconds between two looks whether all calls are done.
 _DRAIN_PAUSE = 0.005
 
+_BEGUN: Final = "begun"
+
 
 class NotDone(TimeoutError):
     """A call was not done in time; ``begun`` tells whether it may still have an effect."""
@@ -38,14 +40,17 @@ class NotDone(TimeoutError):
 class ThreadCall(Pending[T], Generic[T]):
     """A call on another thread. Abandoned before it has begun, it is never made."""
 
-    __slots__ = ("_call", "_undo", "begun")
+    __slots__ = ("_call", "_undo")
 
     def __init__(self, call: Callable[[], T], undo: Callable[[], object] | None = None) -> None:
         super().__init__()
         self._call = call
         self._undo = undo
-        #: whether the call may have been made; it no longer changes from False once abandoned
-        self.begun = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the call may have been made; it no longer changes from False once abandoned."""
+        return _BEGUN in self._decided
 
     def discard(self) -> None:
         """Abandon it, and undo what the call has done, or does later; see submit()."""
@@ -60,7 +65,8 @@ class ThreadCall(Pending[T], Generic[T]):
     @calls_others
     def run(self, finish: Callable[[], object]) -> None:
         """Make the call; ``finish`` is called before its end is reported."""
-        self.begun = True  # before looking whether it is abandoned, see ``begun``
+        # Before looking whether it is abandoned, and in the same dictionary: see ``begun``.
+        self._decided[_BEGUN] = True
         if self.over:
             finish()
             return

@@ -1,4 +1,4 @@
-"""What users hold: locks, semaphores, read/write locks, several locks at once.
+"""The locks of users: locks, semaphores, read/write locks, several locks at once.
 
 lock          Lock: arguments, ``atomic()``, ``extend()``
 shared        Semaphore: at most so many at a time; RWLock: many readers, or one writer

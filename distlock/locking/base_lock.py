@@ -1,8 +1,8 @@
 """The methods of every lock-like object of users: taking, leaving, ``with``, decorator, looking.
 
 Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
-backend for. All else is here, and twins(): a method for threads and its twin for tasks, made of one
-body, as all objects of users have them.
+backend for. All else is here. twins() makes of one body a method for threads and its twin for
+tasks; recipes use it, too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def twins(
 
 
 def twin_of(name: str) -> str:
-    """Return what the async twin of a method is called."""
+    """Return the name of the async twin of a method."""
     return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
 
 
@@ -112,7 +112,7 @@ def refuse_in_event_loop(method: str) -> None:
 
 
 class BaseLock(BlockLock):
-    """A lock-like object: it is taken and left, and tells whether it is held.
+    """A lock-like object: it is acquired and released, and knows whether it is held.
 
     The owner is the current thread, or the current asyncio task.
     """
@@ -237,7 +237,7 @@ class BaseLock(BlockLock):
     locked, alocked = twins("locked", _looking)
 
     def _reporting(self) -> Steps[LockInfo]:
-        """Return who holds the lock, since when and until when, and who waits where known.
+        """Return the holder of the lock, since when and until when, and the waiters if known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
         as of at most five seconds ago. Raises LockUnavailable if the backend does not answer.
@@ -252,8 +252,8 @@ class BaseLock(BlockLock):
         """Break the hold that has this ``token``, and no other; False if it is no longer held.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
-        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said. Raises LockUnavailable if the backend does not answer.
+        It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
+        Raises LockUnavailable if the backend does not answer.
         """
         backend = self._backend
         ask = partial(backend.force_release, self._key.backend_name, checked_token(token))
@@ -332,7 +332,7 @@ class BaseLock(BlockLock):
         return lock
 
     def _refused(self, request: AcquireRequest) -> Owner | None:
-        """Note who has the lock, as its backend has said; return None."""
+        """Note the holder in the backend's answer; return None."""
         self._refused_by = request.claim.refused_by
         return None
 
@@ -369,7 +369,7 @@ class BaseLock(BlockLock):
         return options.busy(self._holder_message(holder), holder)
 
     def _holder(self) -> Holder | None:
-        """Return who has the lock by what this process knows, or by what its backend has said."""
+        """Return the holder as this process knows it, or as its backend has answered."""
         hold = manager().holder(self._key)
         return self._refused_by if hold is None else hold.info().holders[0]
 

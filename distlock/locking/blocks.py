@@ -1,6 +1,6 @@
-"""The blocks of all lock-like objects: ``with``, ``async with``, those of ``attempt()``.
+"""The blocks of all lock-like objects: ``with``, ``async with``, ``attempt()``, decorated calls.
 
-And functions that run in such a block; whose block ends; and messages that say who has a lock.
+Also whose block ends, and messages that say who has a lock.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ActiveBlocks:
         key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
         if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
-            known = reversed(list(self._owners.items()))
+            known = reversed(list(self._owners.copy().items()))
             key = next((key for key, owners in known if current in owners), key)
         owners = self._owners.pop(key, None) or [current]
         if len(owners) > 1:
@@ -153,7 +153,7 @@ class BlockLock:
         cls._has_own_acquire = any({"acquire", "aacquire"} & vars(one).keys() for one in foreign)
 
     def attempt(self) -> Attempt:
-        """Return what runs a block with the lock or without it: for "do it if I get it".
+        """Return a context manager that runs its block with the lock or without it.
 
         ``with lock.attempt() as acquired:`` or ``async with``. ``acquired`` is False if someone
         else has the lock: it is tried once, or waited for as long as the ``timeout`` of the
@@ -226,7 +226,7 @@ class BlockLock:
 
     @property
     def held(self) -> bool:
-        """Whether the current thread or task holds it, by what this process knows."""
+        """Whether the current thread or task holds it, as this process knows."""
         try:
             self.check()
         except (LockNotHeld, LockLost):

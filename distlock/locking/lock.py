@@ -67,15 +67,15 @@ class Lock(BaseLock):
     ) -> None:
         """Describe a lock; nothing is asked or taken yet.
 
-        - ``name``: what is locked, 1 to 564 characters, compared exactly; no control characters,
-          no space at either end.
+        - ``name``: the name of the lock, 1 to 564 characters, compared exactly; no control
+          characters, no space at either end.
         - ``using``: the alias of the backend in the ``DISTLOCK`` setting.
-        - ``on_busy``: what ``with`` and a decorated call do if someone else has the lock: "wait"
+        - ``on_busy``: the behaviour of ``with`` and a decorated call if the lock is busy: "wait"
           for it, "raise" LockBusy, or "skip" the call, which then returns ``busy_result``. A
           ``with`` block cannot be skipped: see attempt().
-        - ``timeout``: seconds to wait before that; what waits without one waits forever, and
-          "raise" and "skip" try once. A wait in vain raises LockTimeout, a LockBusy.
-        - ``busy_result``: what a skipped call returns, with ``on_busy="skip"``.
+        - ``timeout``: seconds to wait before that; with None "wait" waits forever, and "raise" and
+          "skip" try once. A wait that times out raises LockTimeout, a LockBusy.
+        - ``busy_result``: the result of a skipped call, with ``on_busy="skip"``.
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.
         - ``at_least``: seconds for which the lock stays taken, counted from when it was granted.
@@ -84,24 +84,24 @@ class Lock(BaseLock):
           clocks differ do not run a short job twice that is due once. It holds for a process that
           is killed, too, except in ZooKeeper, where a lock ends with its process.
         - ``at_most``: seconds after its grant at which this process gives up a renewed hold,
-          however its thread hangs: then it is lost, for ``on_lost``, the signal and check(), and
+          even if its thread hangs: then it is lost, for ``on_lost``, the signal and check(), and
           after that it is freed. The code in the thread goes on, unless it checks the lock.
           Entering again changes nothing; it raises LockError where it is to end the hold earlier.
-        - ``renew``: False leaves the lease to run out, for holds that no process watches over.
+        - ``renew``: False: the lease expires, for holds that no process watches over.
         - ``reentrant``: False refuses a thread or task that holds the lock already, as
           ``threading.Lock`` does: acquire() returns False if it does not wait, and raises
           LockDeadlock at once if it would wait, with or without a ``timeout``. It does not go
           with ``owner``.
-        - ``description``: shown to those who look at the lock; by default what goes on where it
-          is taken, as far as that is known (see :mod:`distlock.activity`).
+        - ``description``: shown to operators; by default the current request or activity, if it is
+          known (see :mod:`distlock.activity`).
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
           entered and left by any code that gives that name, in other processes too: the process
           that takes it next adopts the hold under a new token.
         - ``on_lost``: called with the lease when the hold has been lost, on another thread; where
           a lock is entered again, every callback is. A hold that another process adopts by its
           owner's name is not lost.
-        - ``release``: what leaving it inside a transaction of this thread does. "now" frees it at
-          once, and warns: the next holder does not see yet what was written. "commit" keeps and
+        - ``release``: when leaving it inside a transaction of this thread frees it. "now" frees it
+          at once, and warns: the next holder does not see the changes yet. "commit" keeps and
           renews it until the outermost transaction has ended, by commit or rollback; with several
           databases the last of them. None takes the backend's ``RELEASE``, by default "now". An
           asyncio task has no transaction, and frees it at once.
@@ -130,11 +130,11 @@ class Lock(BaseLock):
 
         ``instance`` is that row, or a queryset.
         The name is the app label, the concrete model (that of a proxy is the model it stands for)
-        and the primary key; one that no name can have is written as its SHA-256. The database of
-        the row is not part of it.
+        and the primary key. A key that cannot be part of a name is written as its SHA-256. The
+        database of the row is not part of it.
 
-        Of a queryset it is a MultiLock of the rows that there are now, which is read with this
-        call: at most ``limit``. Without rows it locks nothing and raises nothing. In asyncio use
+        For a queryset it is a MultiLock of its present rows, which this call reads: at most
+        ``limit``. Without rows it locks nothing and raises nothing. In asyncio use
         ``MultiLock(*[Lock.of(row) async for row in queryset])``.
 
         ``options`` are those of Lock, or of MultiLock. Raises ValueError for an instance that is
@@ -177,7 +177,7 @@ class Lock(BaseLock):
         the next holder sees all of it. ``using`` is the database of the transaction; it must be
         the one that the locks live in, which is the default.
 
-        Inside atomic() of another lock it is a savepoint: what is outside of it commits only while
+        Inside atomic() of another lock it is a savepoint: the outer transaction commits only while
         both are held, and then both are freed. With a rollback to the savepoint this lock no longer
         counts.
 

@@ -74,11 +74,11 @@ class MultiLock(BlockLock):
         - ``names_or_locks``: at least one name or lock, of any backends. A name that is given twice
           is one lock: names often come from data, as in a transfer from an account to itself. A
           lock object is refused if its lock is given twice, because its options may differ.
-        - ``on_busy``, ``busy_result``: as of :class:`Lock`, if one of the locks is busy.
-        - ``timeout``: as of :class:`Lock`, for all locks together. The waiting options of the lock
+        - ``on_busy``, ``busy_result``: as for :class:`Lock`, if one of the locks is busy.
+        - ``timeout``: as for :class:`Lock`, for all locks together. The waiting options of the lock
           objects do not apply.
         - ``using``, ``lease``, ``at_most``, ``renew``, ``description``, ``on_lost``, ``release``:
-          as of :class:`Lock`, for the locks that are given by name; lock objects have their own.
+          as for :class:`Lock`, for the locks that are given by name; lock objects have their own.
           ``on_lost`` is called with the lease of each lock that is lost.
 
         Raises TypeError or ValueError that names the argument and its value.
@@ -119,7 +119,7 @@ class MultiLock(BlockLock):
         this returns False or raises an error, none is held that was not held before. While one is
         waited for, those taken before are renewed.
 
-        Raises LockLost if one of them was lost meanwhile, and what ``Lock.acquire()`` raises. A
+        Raises LockLost if one of them was lost meanwhile, and the errors of ``Lock.acquire()``. A
         lock that was taken and cannot be left again, because its backend does not answer, raises
         LockUnavailable; it is then freed when the backend can be reached, or when its lease ends.
         """
@@ -220,7 +220,7 @@ class MultiLock(BlockLock):
         return False
 
     def _infos(self) -> Steps[tuple[LockInfo, ...]]:
-        """Return who holds each lock, in the order in which they are taken; see Lock.info()."""
+        """Return the holder of each lock, in the order in which they are taken; see Lock.info()."""
         found = list[LockInfo]()
         for part in self._parts:
             found.append((yield Nested(part.info, part.ainfo)))

@@ -39,8 +39,7 @@ class Requester(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LockOptions:
-    """The arguments of ``Lock`` beside its name; see there. Unknown ones raise TypeError, which
-    names them.
+    """The arguments of ``Lock`` beside its name; see there. Errors name the argument.
 
     They never change. Python would take five times as long to make a frozen object.
     """

@@ -1,7 +1,7 @@
 """The lock, or the slot, under which tasks, commands and programs run.
 
-How it is left whatever happens, who has a busy one, and how a body is ended with LockLost, as soon
-as Python can. There are three kinds of bodies, and one way for each: a signal for the main thread,
+It is left whatever happens. If it is lost, the body can be ended with LockLost, as soon as Python
+can do that. There are three kinds of bodies, and one way for each: a signal for the main thread,
 because only a signal ends a system call that blocks; an exception that Python raises before the
 next bytecode for another thread; a throw by the hub for a greenlet of gevent, several of which
 share one thread. No way raises anything after the body has ended.

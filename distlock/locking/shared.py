@@ -115,7 +115,7 @@ class SharedLock(BaseLock):
 
 
 class Semaphore(SharedLock):
-    """A number of seats, of which each who enters takes one or more: ``Semaphore("mailer", 3)``.
+    """A number of seats, of which each entry takes one or more: ``Semaphore("mailer", 3)``.
 
     At most ``value`` seats are taken at a time, over all processes that use the same backend.
     Waiters are served first come, first served. A seat is a lease: if its process dies it becomes
@@ -149,15 +149,15 @@ class Semaphore(SharedLock):
     ) -> None:
         """Describe a semaphore; nothing is asked or taken yet.
 
-        - ``name``: as of a Lock; a semaphore and a lock of one name have nothing to do with each
+        - ``name``: as for a Lock; a semaphore and a lock of one name have nothing to do with each
           other.
-        - ``value``: how many seats there are. All who use it at the same time must say the same
+        - ``value``: the number of seats. All users at the same time must give the same
           number; giving another one raises ValueNotAgreed with both numbers. resize() changes it
           for all. None takes the number that resize() or its users have given last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
         - ``using``, ``on_busy``, ``timeout``, ``busy_result``, ``lease``, ``at_most``, ``renew``,
-          ``description``, ``on_lost``, ``release``: as of a Lock. A seat that waits for a commit is
+          ``description``, ``on_lost``, ``release``: as for a Lock. A seat waiting for a commit is
           the one that the next acquire of as many seats gets in the same transaction.
 
         Raises TypeError or ValueError that names the argument and its value.
@@ -203,8 +203,8 @@ class Semaphore(SharedLock):
         seats or wait; when nobody does, the old number applies again. So leave ``value`` out where
         the number is to change without a deploy.
 
-        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said. Raises LockUnavailable if the backend does not answer.
+        It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
+        Raises LockUnavailable if the backend does not answer.
         """
         backend, count = self._backend, checked_count("value", value)
         resize = partial(backend.resize, self._key.backend_name, count)
@@ -377,7 +377,7 @@ class RWLock:
         return self._writing()
 
     def info(self) -> LockInfo:
-        """Return who reads or writes, and who waits; see Holder.writes."""
+        """Return the readers or the writer, and the waiters; see Holder.writes."""
         return self._reading().info()
 
     async def ainfo(self) -> LockInfo:

@@ -1,4 +1,4 @@
-"""Barriers: nobody goes on before all have come, and one outcome holds for all of them.
+"""Barriers: no party goes on before all have come, and all have one outcome.
 
 In the directory of a barrier are
 
@@ -47,10 +47,10 @@ _NONE: dict[str, Any] = {"parties": None, "since": 0, "full": [], "broken": None
 
 @dataclass(frozen=True, slots=True)
 class BarrierInfo:
-    """What a barrier looks like now.
+    """The present state of a barrier.
 
-    - ``parties``: how many it is for; None if nobody has said.
-    - ``waiting``: who has come and has not passed, in the order in which they came; of a
+    - ``parties``: the number of its parties; None if it is not known yet.
+    - ``waiting``: the parties that have come and not passed, in the order in which they came; of a
       DoubleBarrier also those who are inside.
     - ``broken``: why it is broken; None if it is not.
     """
@@ -80,7 +80,7 @@ class Generation:
         full: list[int] = self.said["full"]
         #: The tokens of the parties. If all of them are gone nobody waits for them any more.
         self.full = full if self.present.keys() & full else []
-        #: the tokens of those who have said that they are there, after all had come
+        #: the tokens of the parties that have confirmed, after all had come
         self.ready = {one for one in self.present if "ready" in self.present[one].value["data"]}
 
     # Plans
@@ -104,7 +104,7 @@ class Generation:
 
 
 class BaseBarrier(Recipe):
-    """What barriers of both kinds do: come, wait for the others, pass together, break."""
+    """The common part of barriers: come, wait for the others, pass together, break."""
 
     #: what the last one to come calls before all pass
     _action: Callable[[], object] | None = None
@@ -137,7 +137,7 @@ class BaseBarrier(Recipe):
         return self.info().broken is not None
 
     def _info(self) -> Steps[BarrierInfo]:
-        """Return who waits, and whether it is broken.
+        """Return the waiting parties, and whether it is broken.
 
         Raises LockUnavailable if the backend does not answer.
         """
@@ -147,7 +147,7 @@ class BaseBarrier(Recipe):
         return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
 
     def _abort(self) -> Steps[None]:
-        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError.
+        """Break it: parties that wait, or come before it is reset, get BrokenBarrierError.
 
         Raises LockUnavailable if the backend does not answer.
         """
@@ -323,10 +323,10 @@ class Barrier(BaseBarrier):
 
         Barrier("import", 5).wait()     # returns when five have called it
 
-    It can be used again and again. If one of those who wait gives up, is interrupted or dies, it is
-    broken for all of them: ``threading.BrokenBarrierError``. It stays so until reset(), or until
-    none of the Barrier objects that got the error is left: so a broken barrier does not stop the
-    next run of a program.
+    It can be used again and again. If one of the waiting parties gives up, is interrupted or dies,
+    it is broken for all of them: ``threading.BrokenBarrierError``. It stays so until reset(), or
+    until none of the Barrier objects that got the error is left: so a broken barrier does not stop
+    the next run of a program.
     """
 
     kind = Kind.BARRIER
@@ -342,12 +342,12 @@ class Barrier(BaseBarrier):
     ) -> None:
         """Describe a barrier; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
-        - ``parties``: how many it is for, at most 500. All must say the same number; None takes
+        - ``name``, ``using``: as for a Lock.
+        - ``parties``: the number of parties, at most 500. All must give the same number; None takes
           that of the others.
-        - ``action``: what the last one to come calls before anyone passes; for a task, on another
-          thread. Give it to all. If it raises, the barrier is broken.
-        - ``timeout``: for how many seconds wait() waits if it is not told; None forever.
+        - ``action``: a function that the last one to come calls before any party passes; for a
+          task, on another thread. Give it to all. If it raises, the barrier is broken.
+        - ``timeout``: the default of wait(), in seconds; None forever.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -395,9 +395,9 @@ class DoubleBarrier(Block, BaseBarrier):
         return self._meet(deadline_of(timeout), passes=False)
 
     def _leaving(self, timeout: float | None = None) -> Steps[int]:
-        """Wait until all who entered leave; return a number as enter().
+        """Wait until all parties that entered leave; return a number as enter().
 
-        Raises LockNotHeld if this object has not entered, and what Barrier.wait() raises.
+        Raises LockNotHeld if this object has not entered, and the errors of Barrier.wait().
         """
         deadline = deadline_of(timeout)
         party, self._party = self._party, None

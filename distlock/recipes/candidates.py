@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
@@ -62,9 +63,9 @@ class Term:
     - ``candidate``, ``owner``: its name; its host, process and thread or task.
     - ``since``, ``until``: from when to when, by the clocks of the machines that wrote them down;
       ``until`` is None for the present leader.
-    - ``why``: empty for the present leader, else one of these. "resigned"; "stepped down": by a
-      request, or another was appointed; "lost": it lost its lock while its process went on;
-      "broken": by a force release; "crashed": its process was killed, stopped or cut off.
+    - ``why``: empty for the present leader. Else "resigned"; "stepped down", by a request, or when
+      another was appointed; "lost", if it lost its lock while its process went on; "broken", by a
+      force release; "crashed", if its process was killed, stopped or cut off.
     """
 
     term: int
@@ -100,14 +101,24 @@ class Candidates:
         self._found = snapshot
         self._orders = self._said(ORDERS)
         self.order: str = self._orders.get("order", "first")
-        #: the last ones, the newest one last
-        self.terms = [_term(*one) for one in self._said(HISTORY).get("terms", ())]
+        #: the last terms as they are written, for _term() to read; the newest one last
+        self._rows: list[list[Any]] = self._said(HISTORY).get("terms", [])
         members = [one for key, one in snapshot.records.items() if key.startswith(held_key(""))]
         self._records = {owner_of(record): record for record in members}
         # Sorting keeps the order of those who are equal: that in which they came.
         line = sorted((_candidate(record, snapshot) for record in members), key=self._rank)
         #: who stands, in the order in which they lead
         self.standing = {one.owner: one for one in line}
+
+    @property
+    def terms(self) -> list[Term]:
+        """The last terms, the newest one last."""
+        return [_term(*row) for row in self._rows]
+
+    @cached_property
+    def last(self) -> Term | None:
+        """The newest term, alone: reading all takes as long as the rest of an election."""
+        return _term(*self._rows[-1]) if self._rows else None
 
     # Who is next
 
@@ -160,7 +171,7 @@ class Candidates:
 
         None if it has none, or nobody is known to lead.
         """
-        last = self.terms[-1] if self.terms else None
+        last = self.last
         if last is None or last.why or last.owner == owner or last.owner not in self._records:
             return None
         return self._records[last.owner].key
@@ -172,7 +183,7 @@ class Candidates:
 
     def is_open(self, term: int | None) -> bool:
         """Whether a term is the last one, and has not ended by what was written down."""
-        return bool(self.terms) and self.terms[-1].term == term and not self.terms[-1].why
+        return self.last is not None and self.last.term == term and not self.last.why
 
     # Changes
 
@@ -182,7 +193,7 @@ class Candidates:
         return lambda snapshot: step(Candidates(snapshot), *arguments)
 
     def joining(self, order: str, said: Mapping[str, Any], election: str) -> Plan:
-        """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
+        """Return the plan for one who comes; ValueNotAgreed if others have another order."""
         if self._orders.get("order") == order:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:
@@ -212,32 +223,32 @@ class Candidates:
         """Return the plan that asks a leader to step down; its result is its term, or None."""
         if not self.is_open(term):
             return Plan()
-        return replace(self.ordering(step_down=term), result=self.terms[-1])
+        return replace(self.ordering(step_down=term), result=self.last)
 
     def beginning(self, new: Term, passed_over: Collection[str | None] = ()) -> Plan:
         """Return the plan for a new term; its result is whether the candidate leads.
 
         Those that are passed over stand no more, see before(): they have to stand again.
         """
-        last = self.terms[-1].term if self.terms else 0
+        last = self.last.term if self.last else 0
         if last >= new.term or self.awaited_by(new.owner, passed_over):
             return Plan(result=last == new.term)
-        ended = [one if one.why else _ended(one, "crashed") for one in self.terms]
+        ended = [row if row[-1] else _ended(row, "crashed") for row in self._rows]
         here = Exists(self._records[new.owner].key)
         gone = [Delete(record.key) for record in self.before(new.owner)]
-        begun: list[Change] = [_history([*ended, new]), *gone[:_MOST_GONE]]
+        begun: list[Change] = [_history([*ended, _row(new)]), *gone[:_MOST_GONE]]
         return Plan(begun, [self._found.unchanged(HISTORY), here], True)
 
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
-        terms = [
+        rows = [
             # The operator who broke it knows better than the leader who lost it.
-            _ended(one, why) if one.term == term and (not one.why or why == "broken") else one
-            for one in self.terms
+            _ended(row, why) if row[0] == term and (not row[-1] or why == "broken") else row
+            for row in self._rows
         ]
-        if terms == self.terms:
+        if rows == self._rows:
             return Plan()
-        return Plan([_history(terms)], [self._found.unchanged(HISTORY)])
+        return Plan([_history(rows)], [self._found.unchanged(HISTORY)])
 
     def _said(self, key: str) -> dict[str, Any]:
         return self._found.records[key].value if key in self._found.records else {}
@@ -247,8 +258,8 @@ class Candidates:
     def info(self, name: str, using: str, token: int | None) -> ElectionInfo:
         """Return all that is known; ``token`` is that of the lock, None if nobody holds it."""
         standing, leader = dict(self.standing), None
-        if self.is_open(token):  # a leader may have lost its record in an outage
-            last = self.terms[-1]
+        last = self.last
+        if last and self.is_open(token):  # a leader may have lost its record in an outage
             known = standing.get(last.owner, Candidate(last.candidate, last.owner))
             leader = standing[last.owner] = replace(known, term=token)
         appointed = self._orders.get("appointed") if self.order == "appointed" else None
@@ -261,17 +272,19 @@ def _candidate(record: Record, snapshot: Snapshot) -> Candidate:
     return Candidate(owner=owner, token=record.created, since=since, **said)
 
 
-def _ended(term: Term, why: str) -> Term:
-    return replace(term, until=datetime.now(UTC), why=why)
+def _ended(row: list[Any], why: str) -> list[Any]:
+    return _row(replace(_term(*row), until=datetime.now(UTC), why=why))
 
 
-def _history(terms: list[Term]) -> Put:
-    """Return the change that writes down the last terms, for _term() to read."""
-    said = []
-    for one in terms[-MOST_TERMS:]:
-        owner, times = [*one.owner.to_fields().values()], (str(one.since), str(one.until or ""))
-        said.append((one.term, one.candidate, owner, *times, one.why))
-    return _put(HISTORY, terms=said)
+def _history(rows: list[list[Any]]) -> Put:
+    """Return the change that writes down the last terms."""
+    return _put(HISTORY, terms=rows[-MOST_TERMS:])
+
+
+def _row(one: Term) -> list[Any]:
+    """Return a term as it is written, for _term() to read."""
+    owner, times = [*one.owner.to_fields().values()], (str(one.since), str(one.until or ""))
+    return [one.term, one.candidate, owner, *times, one.why]
 
 
 def _term(term: int, candidate: str, owner: list[Any], since: str, until: str, why: str) -> Term:

@@ -67,7 +67,7 @@ class Counter(Recipe):
         """Add ``n``, which may be negative; return the value after it.
 
         Raises TypeError that names the argument; OverflowError, with nothing changed, if the value
-        would not fit into 64 bits, with its sign; LockUnavailable if the backend cannot be asked.
+        would not fit into 64 bits, with its sign; LockUnavailable if the backend does not answer.
         Only if that is so for half a lease after an answer was lost, ``maybe_applied`` of that
         error is True: it was added once or not at all. So it may be after a task was cancelled, or
         an interrupt.
@@ -166,7 +166,7 @@ class CountDownLatch(Recipe):
     def __init__(self, name: str, count: int | None = None, *, using: str = DEFAULT_ALIAS) -> None:
         """Describe a latch; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as for a Lock.
         - ``count``: how many times it has to be counted down. The first one to count down writes
           it, and giving another number raises ValueNotAgreed with both. None takes the number of
           the others.
@@ -180,8 +180,8 @@ class CountDownLatch(Recipe):
         """Count down by ``n``, to 0 at the least; return what is left.
 
         It is counted once, also if the answer is lost. Raises ValueNotAgreed, with nothing changed,
-        if it began with another count, or nobody has said one; TypeError or ValueError that names
-        the argument; LockUnavailable if the backend cannot be asked. Only if that is so for half a
+        if it began with another count, or none was given; TypeError or ValueError that names
+        the argument; LockUnavailable if the backend does not answer. Only if that is so for half a
         lease after an answer was lost, ``maybe_applied`` of that error is True: it was counted once
         or not at all. So it may be after a task was cancelled, or an interrupt.
         """
@@ -216,7 +216,7 @@ class CountDownLatch(Recipe):
 
     @property
     def count(self) -> int:
-        """The present count; see info(). ValueNotAgreed as of count_down()."""
+        """The present count; see info(). ValueNotAgreed as for count_down()."""
         info = self.info()
         self._agreed(info.began)
         return info.count or 0

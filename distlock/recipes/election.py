@@ -75,10 +75,10 @@ class Election(Block, Recipe):
     ) -> None:
         """Describe an election and a candidate of it; nothing is asked, and nobody stands yet.
 
-        - ``name``: as of a Lock, but nine characters shorter.
+        - ``name``: as for a Lock, but nine characters shorter.
         - ``candidate``: by which name this one can be appointed, at most 200 characters; by default
           its host, process id, and a number.
-        - ``order``: all who stand at the same time must say the same, or get ValueNotAgreed.
+        - ``order``: all candidates at the same time must give the same, or get ValueNotAgreed.
         - ``data``: what it says of itself, at most 4 KiB of JSON.
         - ``on_lost``: called on another thread, with the lease of the lock, when this one leads no
           more without having resigned, or is asked to step down.
@@ -112,12 +112,12 @@ class Election(Block, Recipe):
     def _campaign(self, blocking: bool = True, timeout: float | None = None) -> Steps[bool]:
         """Stand for election, and wait until this candidate leads; False if it does not.
 
-        ``blocking`` and ``timeout`` are as of ``Lock.acquire()``. A candidate that gives up, with
+        ``blocking`` and ``timeout`` are as for ``Lock.acquire()``. A candidate that gives up, with
         False or an error, no longer stands or leads. Once it stands, or if it has led before, a
         wait without a limit goes on through outages.
 
         Raises LockError if this candidate stands already, ValueNotAgreed if others stand with
-        another order, LockUnavailable if the backend cannot be asked.
+        another order, LockUnavailable if the backend does not answer.
         """
         deadline = deadline_of(timeout, blocking=blocking)
         before = self._candidacy

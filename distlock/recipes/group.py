@@ -96,7 +96,7 @@ class Group(Block, Recipe):
     ) -> None:
         """Describe a group, and who joins it here; nothing is asked yet.
 
-        - ``name``: as of a Lock.
+        - ``name``: as for a Lock.
         - ``member``: what the member is called; host and process id if it is not given. Several
           may have one name: their tokens differ.
         - ``data``: what it says of itself, at most 4 KiB of JSON.
@@ -115,7 +115,7 @@ class Group(Block, Recipe):
     def _entering(self) -> Steps[int]:
         """Become a member, unless this object is one; return the token.
 
-        LockUnavailable if the backend cannot be asked: then it is no member.
+        LockUnavailable if the backend does not answer: then it is no member.
         """
         yield from self._membership.joining()
         # One that is lost again by now joins again by itself.
@@ -138,7 +138,7 @@ class Group(Block, Recipe):
         """Change the ``data`` of this member, from now on, also when it joins again.
 
         Raises LockNotHeld if it is no member; LockLost if it was lost and is not back yet: it will
-        come back with the new data; LockUnavailable if the backend cannot be asked.
+        come back with the new data; LockUnavailable if the backend does not answer.
         """
         said = {**self._said, "data": checked_data(data)}
         if self._membership.lease is not None:
@@ -235,8 +235,7 @@ class _MembersWatcher(Follower[Change]):
     _known: Mapping[str, Record] = {}
 
     def _looking(self) -> Steps[Snapshot | None]:
-        """Note crashed members, unless another watcher has; they are reported after the next
-        look."""
+        """Note crashed members, unless another one has; the next look reports them."""
         seen: Snapshot | None = yield from super()._looking()
         gone = [] if seen is None else Roll(seen).gone
         if crashed := [one for one in gone if _how(one) is None][:_AT_ONCE]:

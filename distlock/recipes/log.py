@@ -76,9 +76,9 @@ class Log(Recipe):
     ) -> None:
         """Describe it; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as for a Lock.
         - ``keep``: how many versions or messages are kept; each new one removes the older ones.
-        - ``encoder``: as of Django's JSONField, a subclass of json.JSONEncoder that writes dates,
+        - ``encoder``: as for Django's JSONField, a subclass of json.JSONEncoder that writes dates,
           decimals and the like. They are read as what it has written: texts.
 
         Raises TypeError or ValueError that names the argument and its value.
@@ -97,7 +97,7 @@ class Log(Recipe):
         - ``if_version``: raise StaleToken unless this is the number of the last entry.
         - ``above``: the entry gets a greater number than this.
 
-        Raises TypeError or ValueError if it is no JSON, or too large. After LockUnavailable with
+        Raises TypeError or ValueError if it is not JSON, or too large. After LockUnavailable with
         ``maybe_applied`` it was put once or not at all, or may be yet.
         """
         owner, argument = current_owner(), next(iter(said))
@@ -170,11 +170,12 @@ class Config(Log):
     ) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
 
-        - ``max_age``: seconds. Ask nobody if this process saw the value no longer ago than that,
-          by get() or by a watch. None asks, unless a watch() of this process follows the value:
-          then what that has seen is returned. 0 asks in any case.
-        - ``stale``: if the backend cannot be asked, return what this process has seen last, with
-          ``stale=True`` in it. False raises LockUnavailable then, and relies on no watch.
+        - ``max_age``: seconds. A value that this process saw no longer ago, by get() or by a watch,
+          is returned without a request. None asks, unless a watch() of this process follows the
+          value: then its value is returned. 0 asks in any case.
+        - ``stale``: if the backend does not answer, return the last value that this process has
+          seen, with ``stale=True`` in it. False raises LockUnavailable then, and relies on no
+          watch.
 
         LockUnavailable if it has seen none, TypeError or ValueError that names the argument.
         """
@@ -205,15 +206,15 @@ class Config(Log):
 
         - ``value``: anything that JSON, or the ``encoder``, can say, in 64 KiB at most.
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
-          several who change the same version one succeeds. Without it the last one wins.
+          several changes of the same version one succeeds. Without it the last one wins.
         - ``reason``: why, for people.
-        - ``who``: who did it; by default what goes on here (distlock.activity), or this process.
+        - ``who``: who did it; by default the current activity (distlock.activity), or this process.
 
         It is also written to the audit log, there by the system's user unless ``who`` is given.
 
         Raises StaleToken, with nothing changed, if it has another version; TypeError or ValueError
-        if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
-        been set or not: look at the version and at who set it, or at the history.
+        if it is not JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
+        been set or not: look at the version and its author, or at the history.
         """
         version = yield from self.setting(value, if_version, reason, who)
         self._record("set", f"Set: version {version}.", reason, who)
@@ -245,7 +246,7 @@ class Config(Log):
     def _rollback(
         self, version: int, *, if_version: int | None = None, reason: str = "", who: str = ""
     ) -> Steps[int]:
-        """Set the value to what it was in a version; return the new version, which this makes.
+        """Set the value of an earlier version again; return the new version, which this makes.
 
         ``version`` is the number of the old one. Raises ValueError if it is not kept any more; the
         rest is as for set().
@@ -275,10 +276,10 @@ class Config(Log):
     def watch(self, callback: Callable[[Value], object]) -> Watch:
         """Call ``callback(value)`` with the value as it is, and after each change: see changes().
 
-        Keep what is returned: it ends when that is closed, left as a ``with`` block, or collected
-        as garbage. Each watch has a thread, so a slow callback delays no other; it is called again
-        with the value of that moment. Its errors are logged. In the child of a fork the watch goes
-        on, and begins with the value as it is.
+        Keep the returned object: the watch ends when that is closed, left as a ``with`` block, or
+        collected as garbage. Each watch has a thread, so a slow callback delays no other; it is
+        called again with the value of that moment. Its errors are logged. In the child of a fork
+        the watch goes on, and begins with the value as it is.
 
         Raises TypeError unless the callback is a plain function, NotSupported without a store.
         """
@@ -336,11 +337,11 @@ def _value_of(record: Record | None, default: Any = None) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was published.
+    """A published message.
 
     - ``message``: as publish() was given it.
     - ``number``: 1, 2, 3 …
-    - ``who``, ``at``: who published it, and when, by the clock of that machine.
+    - ``who``, ``at``: its author, and the time, by the clock of that machine.
     - ``missed``: how many messages before this one were removed before the subscriber read them.
     """
 
@@ -352,16 +353,16 @@ class Message:
 
 
 class Topic(Log):
-    """Messages for all who subscribe: ``Topic("prices").publish({"gold": 61.4})``.
+    """Messages for all subscribers: ``Topic("prices").publish({"gold": 61.4})``.
 
     Every subscriber gets each message once and in order, however many processes publish. The newest
-    ones are kept for those who are slow or away.
+    ones are kept for slow or absent subscribers.
     """
 
     kind = Kind.TOPIC
 
     def _publish(self, message: Any, *, who: str = "") -> Steps[int]:
-        """Publish a ``message``: what JSON can say, in 64 KiB at most; return its number.
+        """Publish a ``message``, any JSON value, in 64 KiB at most; return its number.
 
         ``who`` and errors: as for Config.set(). After LockUnavailable with ``maybe_applied`` it
         may have been published, once, or may be yet.

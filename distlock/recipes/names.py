@@ -1,4 +1,4 @@
-"""Names and numbers that nobody else has, and the addresses that are registered under names.
+"""Unique names and numbers, and the addresses that are registered under names.
 
 Each registration is a member's record, ``h/HASH/RANDOM``; HASH is that of its name, so those of one
 name are found among thousands. A name has a record of its own, too: ``n/HASH`` is written by each
@@ -86,19 +86,19 @@ class Names(Recipe):
         timeout: float | None = 0,
         on_lost: OnLost | None = None,
     ) -> Steps[Registration]:
-        """Give a name an address, for as long as this process lives and keeps what is returned.
+        """Give a name an address, for as long as this process lives and keeps the returned object.
 
-        - ``name``, ``address``: texts, the name as of a Lock.
-        - ``unique``: nobody else can have the name. With False it is that of a service, and each
-          registration adds an address. Use one of the two for a name: the other is refused.
+        - ``name``, ``address``: texts, the name as for a Lock.
+        - ``unique``: no other process can have the name. With False it is that of a service, and
+          each registration adds an address. Use one of the two for a name: the other is refused.
         - ``data``: is returned by resolve(); at most 4 KiB of JSON.
         - ``timeout``: seconds to wait for the name to be free; 0 tries once, None waits forever.
         - ``on_lost(lease)``: is called on another thread if the registration is lost, before
           anybody else can have the name. A unique name that was lost is not taken again: call
-          register(), which is refused if somebody has it by then, and gives a new token. The
+          register(), which raises if another process has it by then, and gives a new token. The
           address of a service comes back by itself.
 
-        Raises LockTimeout (LockBusy with a ``timeout`` of 0), which says who has the name;
+        Raises LockTimeout (LockBusy with a ``timeout`` of 0), which names the owner;
         ValueNotAgreed if it is in use with the other ``unique``; LockUnavailable.
         """
         said = {
@@ -119,7 +119,7 @@ class Names(Recipe):
     register, aregister = twins("register", _register)
 
     def _resolve(self, name: str) -> Steps[Address | None]:
-        """Return what has the ``name``, None if nothing has; of a service the oldest address.
+        """Return the registration of a ``name``, None if it is free; the oldest of a service.
 
         Raises LockUnavailable if the backend does not answer.
         """
@@ -141,7 +141,7 @@ class Names(Recipe):
     resolve_all, aresolve_all = twins("resolve_all", _resolve_all)
 
     def _wait_for(self, name: str, timeout: float | None = None) -> Steps[Address | None]:
-        """Return what has the ``name``, once something has; None after ``timeout`` seconds.
+        """Return the registration of a ``name``, once there is one; None after ``timeout`` seconds.
 
         None waits forever. Raises LockUnavailable if the backend does not answer until then, or for
         the length of a lease.
@@ -221,7 +221,7 @@ class Registration(Block):
 
     @property
     def held(self) -> bool:
-        """Whether the name is this process's, by what it knows."""
+        """Whether the name is this process's, as it knows."""
         return self._membership.held
 
     @property
@@ -349,7 +349,7 @@ def _names_in(addresses: Sequence[Address]) -> list[str]:
 
 
 class NamesDescription(Description[Sequence[Address]]):
-    """Who has which name."""
+    """The owners of names."""
 
     help = "Registered names: list the namespaces, show one."
     empty = _("Namespaces are listed here once a name was registered in them.")

@@ -90,8 +90,8 @@ class Progress(Block, Recipe):
     distlock's own writes what has changed, outside of any transaction of the caller. The start and
     the end write at once, and wait for the answer; an outage is logged, and the work goes on.
 
-    It goes on until it is finished, this object is garbage, or the process ends, whatever becomes
-    of the thread, task or job that has begun it.
+    It goes on until it is finished, this object is garbage, or the process ends, even if the
+    thread, task or job that began it has ended.
     """
 
     kind = Kind.PROGRESS
@@ -101,9 +101,9 @@ class Progress(Block, Recipe):
     ) -> None:
         """Describe a progress; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as for a Lock.
         - ``total``: how much there is to do; None if that is not known.
-        - ``unit``: what is counted, for people: "rows".
+        - ``unit``: the unit of the count, for people: "rows".
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -156,7 +156,7 @@ class Progress(Block, Recipe):
         self._check(state)
 
     def step(self, text: str) -> None:
-        """Say what is being done now; of a long ``text`` the beginning is shown."""
+        """Set the present step; of a long ``text`` the beginning is shown."""
         self._state().step = shown_text("text", text)
         self.check()
 
@@ -205,7 +205,7 @@ class Progress(Block, Recipe):
     @classmethod
     @async_unsafe("Progress.get() would block the event loop; use `await Progress.aget()`.")
     def get(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
-        """Return how far the work of a ``name`` is; None if nobody has reported under it of late.
+        """Return how far the work of a ``name`` is; None if there was no report under it lately.
 
         ``using`` is the alias of the backend. Raises LockUnavailable if that does not answer.
         A report stays for a day after the end or the loss, see ``manage.py locks sweep``.
@@ -234,8 +234,8 @@ class Progress(Block, Recipe):
 
         False, and nothing is changed, if no worker reports under this name, or not with ``token``,
         the one of the report that was looked at. The worker sees it within some seconds. It is
-        written to the audit log, with ``reason`` and ``who`` did it: the system's user, if that is
-        not said. Raises LockUnavailable if the backend does not answer.
+        written to the audit log, with ``reason`` and ``who``, by default the system's user. Raises
+        LockUnavailable if the backend does not answer.
         """
         wanted = None if token is None else checked_token(token)
 
@@ -326,7 +326,7 @@ class Progress(Block, Recipe):
 
 
 class _Watcher(Follower[Report]):
-    """One who watches a progress."""
+    """A watcher of a progress."""
 
     #: the report that was yielded last
     _told: Report | None = None
@@ -357,12 +357,12 @@ def track(
     unit: str = "",
     using: str = DEFAULT_ALIAS,
 ) -> Iterator[T]:
-    """Yield what an iterable has, and report how far that is: ``track(rows, "import")``.
+    """Yield the items of an iterable, and report the progress: ``track(rows, "import")``.
 
-    - ``iterable``: what is worked on.
-    - ``name``: as of a Progress; or one that has begun, which then goes on after the loop.
+    - ``iterable``: the items to work on.
+    - ``name``: as for a Progress; or one that has begun, which then goes on after the loop.
     - ``total``: how many there are; by default the length of the iterable, if it has one.
-    - ``unit``, ``using``: as of a Progress.
+    - ``unit``, ``using``: as for a Progress.
 
     Each one counts as done when the next one is asked for. A loop that is left before its end is
     reported as cancelled: use ``with Progress(...)`` to report its errors.

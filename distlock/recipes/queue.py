@@ -1,4 +1,4 @@
-"""Queues and mailboxes: each item that was put is delivered, until somebody says that it is done.
+"""Queues and mailboxes: each item that was put is delivered, until it is acknowledged.
 
 See queue_records.py for the records of a queue and their changes. One consumer, and one producer,
 of all waits there: the others stand in line.
@@ -100,11 +100,11 @@ class Queue(OperatedQueue):
 
         As ``queue.Queue.put``: if the queue is full this waits for room, for at most ``timeout``
         seconds (None and -1: forever), or not at all with ``blocking=False``. ``body`` is anything
-        that JSON, or the ``encoder``, can say, in 64 KiB at most. It is no part of an open
+        that JSON, or the ``encoder``, can say, in 64 KiB at most. It is not part of an open
         transaction: see put_on_commit().
 
         Raises ``queue.Full``; TypeError or ValueError for a body that cannot be kept;
-        LockUnavailable if the backend cannot be asked. With ``maybe_applied`` in it the item may be
+        LockUnavailable if the backend does not answer. With ``maybe_applied`` in it the item may be
         in the queue: it was not put again.
         """
         return (yield from self._put_many([body], blocking, timeout))[0]
@@ -138,7 +138,7 @@ class Queue(OperatedQueue):
         After a rollback nothing is put; nor if the process dies between the commit and the put.
         Errors of put() about a body are raised here, and changes of it from now on do not count.
 
-        - ``blocking``, ``timeout``: as of put(), counted from the commit on.
+        - ``blocking``, ``timeout``: as for put(), counted from the commit on.
         - ``using``: the alias of the transaction's database, None for the default.
 
         Other errors of put(), ``queue.Full`` and LockUnavailable, come out of the block of the
@@ -168,7 +168,7 @@ class Queue(OperatedQueue):
 
         It has to be acknowledged: by ``with``, or by ``Delivery.ack()``.
 
-        Raises ``queue.Empty``; LockUnavailable if the backend cannot be asked; NotSupported if it
+        Raises ``queue.Empty``; LockUnavailable if the backend does not answer; NotSupported if it
         has no leases of the length ``lease``.
         """
         return (yield from self._taking(1, True, blocking, timeout))[0]
@@ -228,7 +228,7 @@ class Queue(OperatedQueue):
     # Looking
 
     def _looking(self) -> Steps[items.QueueInfo]:
-        """Return what is in the queue now, and who works on it; a moment later it may differ.
+        """Return the present items and consumers; a moment later they may differ.
 
         Raises LockUnavailable if the backend does not answer.
         """
@@ -360,7 +360,7 @@ class Queue(OperatedQueue):
 
 
 class Mailbox(Queue):
-    """A queue for one receiver at a time: ``Mailbox("anna")``, ten letters unless told otherwise.
+    """A queue for one receiver at a time: ``Mailbox("anna")``, ten letters by default.
 
     A letter is delivered only when the one before it is acknowledged, or put aside. So they are
     worked on in their order, also when one is delivered again.

@@ -327,7 +327,7 @@ def checked_letters(letters: Sequence[object]) -> list[QueueItem]:
     found = dict[int, QueueItem]()
     for one in letters:
         if not isinstance(one, QueueItem):
-            raise TypeError(f"letters must be items as of dead(), got {one!r}")
+            raise TypeError(f"letters must be items from dead(), got {one!r}")
         found[one.id] = one
     return [*found.values()]
 

@@ -153,9 +153,10 @@ class OperatedQueue(QueueRecords):
         - ``after``: begin behind this number, as the page before says; None: begin at the end.
         - ``reverse``: from the newest to the oldest.
         - ``matching``: only those with this text in the body or the reason. Case is ignored.
-        - ``timeout``: seconds to search; then the page has what was found, and says where to go on.
+        - ``timeout``: seconds to search; then the page has the items found so far, and where to go
+          on.
 
-        A page costs a few questions, however many items there are; a search reads each of them.
+        A page costs a few requests for any number of items; a search reads each of them.
         An item that moves meanwhile can be missing from all pages. Raises ValueError for another
         state, and LockUnavailable if the backend does not answer.
         """
@@ -198,8 +199,8 @@ class OperatedQueue(QueueRecords):
         It is the value of ``Config("queue:NAME")`` from now on. If it is set there, producers
         notice it after a second. Items beyond a lower bound stay.
 
-        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said. Raises LockUnavailable if the backend does not answer.
+        It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
+        Raises LockUnavailable if the backend does not answer.
         """
         yield from self._config.setting(checked_size(maxsize), None, reason, who)
         bound = f"{maxsize} items at most" if maxsize else "any number of items"
@@ -207,7 +208,7 @@ class OperatedQueue(QueueRecords):
         yield self._change(self._touch, keys=[TAIL])
 
     def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
-        """Return what is dead, in the order of their numbers; ``most`` of them.
+        """Return the dead letters, in the order of their numbers; ``most`` of them.
 
         Raises LockUnavailable if the backend does not answer.
         """
@@ -227,7 +228,7 @@ class OperatedQueue(QueueRecords):
         See put() for the arguments and the errors, resize() for ``reason`` and ``who``.
         """
         if not isinstance(letter, QueueItem):
-            raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
+            raise TypeError(f"letter must be a QueueItem from dead(), not {letter!r}")
         done = yield from self._put_letters_back([letter], blocking, timeout)
         if done:
             self._record("retry", f"Put back: item {letter.id}.", reason, who)
@@ -262,7 +263,7 @@ class OperatedQueue(QueueRecords):
         """Put dead letters at the end of the queue as new items, 12 at a time; return how many.
 
         These are fewer than ``letters`` if some have gone, or if it ends before: when ``timeout``
-        seconds are over, the queue has no room, or the backend cannot be asked. It does not wait.
+        seconds are over, the queue has no room, or the backend does not answer. It does not wait.
         ``reason``, ``who``: see resize().
 
         Raises ``queue.Full`` or LockUnavailable if none was put back before that.
@@ -329,7 +330,7 @@ class OperatedQueue(QueueRecords):
     def _purging(self, *, dead: bool = False, reason: str = "", who: str = "") -> Steps[int]:
         """Remove the items that are ready, or (``dead``) the dead letters; return how many.
 
-        What is put meanwhile stays. ``reason``, ``who``: see resize().
+        Items that are put meanwhile stay. ``reason``, ``who``: see resize().
         """
         what = "dead letters" if dead else "items that are ready"
         with self._recording("purge", f"Removed: {{}} {what}.", reason, who) as removed:

@@ -113,13 +113,13 @@ class QueueRecords(Recipe):
     ) -> None:
         """Describe a queue; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock, but the name is ten characters shorter.
+        - ``name``, ``using``: as for a Lock, but the name is ten characters shorter.
         - ``maxsize``: how many items there may be, those being delivered included; 0 for no bound.
           None is 0, of a mailbox 10. Once resize() has said a number, that holds for all.
         - ``lease``: seconds after which an item is delivered again if the process that took it is
           gone; None for that of the backend. While the process runs, it is renewed.
         - ``max_deliveries``: an item that was taken so often, and not acknowledged, is put aside.
-        - ``encoder``: as of Django's JSONField, a subclass of json.JSONEncoder that writes dates,
+        - ``encoder``: as for Django's JSONField, a subclass of json.JSONEncoder that writes dates,
           decimals and the like. They are delivered as what it has written: texts.
 
         Raises TypeError or ValueError that names the argument and its value.

@@ -1,4 +1,4 @@
-"""A rate limiter: at most so many permits in any period, over all processes.
+"""A rate limiter: a limited number of permits in any period, over all processes.
 
 Its directory has
 
@@ -62,10 +62,10 @@ _KNOWN_PART = 1 / 8
 class RateInfo:
     """The present state of a rate limiter.
 
-    - ``permits``, ``period``: how many in how many seconds, as the last change says; None if there
-      was none.
+    - ``permits``, ``period``: those of the last user, the period in seconds; None if there was
+      none.
     - ``taken``: how many permits count now, as far as this process knows.
-    - ``waiting``: who waits, in the order of being served.
+    - ``waiting``: the waiters, in the order of being served.
     """
 
     name: str
@@ -77,15 +77,15 @@ class RateInfo:
 
 
 class RateLimiter(Block, Recipe):
-    """At most so many permits in any period, over all processes: ``RateLimiter("api", 30, 60)``.
+    """Permits per period, over all processes: ``RateLimiter("api", 30, 60)``.
 
     ::
 
         @RateLimiter("api:{account}", 30, 60, on_busy="skip")
         def ask(account): ...
 
-    A permit counts for a full period, whatever its process does meanwhile. Who comes first is
-    served first. A ``with`` block takes one, too, and gives nothing back at its end.
+    A permit counts for a full period, even if its process ends. First come, first served. A
+    ``with`` block takes one, too, and gives nothing back at its end.
     """
 
     kind = Kind.RATE_LIMITER
@@ -103,11 +103,11 @@ class RateLimiter(Block, Recipe):
     ) -> None:
         """Describe a rate limiter; nothing is asked or taken yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as for a Lock.
         - ``permits``, ``period``: at most ``permits`` in any ``period`` of seconds, at most a week.
           Give the same numbers everywhere. While processes differ, as in a deploy, each goes by its
           own, and permits count for the period of the process that took them.
-        - ``on_busy``, ``timeout``, ``busy_result``: as of a Lock.
+        - ``on_busy``, ``timeout``, ``busy_result``: as for a Lock.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -137,8 +137,8 @@ class RateLimiter(Block, Recipe):
         period.
 
         Raises ValueError if there are fewer than ``n``, TypeError or ValueError for arguments that
-        are wrong, LockUnavailable if the backend cannot be asked. One who waits outlasts an outage
-        of up to a lease.
+        are wrong, LockUnavailable if the backend does not answer. A wait outlasts an outage of up
+        to a lease.
         """
         if checked_count("n", n) > self.permits:
             raise ValueError(f"n must be at most permits={self.permits}, got {n}")
@@ -148,11 +148,11 @@ class RateLimiter(Block, Recipe):
     acquire, aacquire = twins("acquire", _acquire)
 
     def attempt(self) -> PermitAttempt:
-        """Return what runs a block with a permit or without it; see Lock.attempt()."""
+        """Return a block that runs with a permit or without it; see Lock.attempt()."""
         return PermitAttempt(self)
 
     def _info(self) -> Steps[RateInfo]:
-        """Return how many permits count now, and who waits.
+        """Return the number of permits that count now, and the waiters.
 
         Raises LockUnavailable if the backend does not answer.
         """
@@ -396,7 +396,7 @@ class _PermitRequest:
 
 
 class RateLimiterDescription(Description[RateInfo]):
-    """How many permits are taken, of how many, and who waits."""
+    """The permits that are taken, their number in all, and the waiters."""
 
     help = "Rate limiters: list, show."
     empty = _("Rate limiters are listed here once one has granted a permit.")

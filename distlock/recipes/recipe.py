@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,7 +66,7 @@ class Recipe:
     def __init__(self, name: str, using: str = DEFAULT_ALIAS) -> None:
         """Describe it; nothing is asked yet.
 
-        ``name`` and ``using`` are as of a Lock. Raises TypeError or ValueError that names the
+        ``name`` and ``using`` are as for a Lock. Raises TypeError or ValueError that names the
         argument and its value.
         """
         self.name = checked_name(name)
@@ -167,7 +166,7 @@ class Recipe:
             raise
         finally:
             is_over = True
-            _free_numbers.append(number)
+            _numbers.pop(number, None)
 
     def _record(self, action: str, text: str, reason: str, who: str) -> None:
         """Write to the audit log what somebody did to this; a task does not wait for that."""
@@ -308,16 +307,16 @@ class Block(ABC):
         return isinstance(error, GeneratorExit)
 
 
-#: The numbers of changes that go on in this process, see Recipe._change_once(): those to use again.
-_numbers, _free_numbers = itertools.count(), list[int]()
+#: the numbers of the changes that go on in this process, see Recipe._change_once(); who has each
+_numbers: dict[int, object] = {}
 
 
 def _take_number() -> int:
-    """Return a number that no other change of this process has now."""
-    try:
-        return _free_numbers.pop()
-    except IndexError:
-        return next(_numbers)
+    """Return the first number that no other change of this process has now."""
+    own, number = object(), 0
+    while _numbers.setdefault(number, own) is not own:
+        number += 1
+    return number
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:

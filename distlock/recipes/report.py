@@ -30,13 +30,13 @@ class Report:
     - ``since``, ``at``: when it began, and when this was written, by the worker's wall clock.
     - ``owner``: the host, the process and the thread or task of the worker.
     - ``done``, ``total``, ``unit``: how many of how many are done; None if the total is not known.
-    - ``step``: what is being done now.
-    - ``description``: what was going on where it began, see distlock.activity.
-    - ``token``: tells its worker from others; None if that is gone.
-    - ``cancelling``: whether somebody has asked it to end.
-    - ``attempt``: counts those who have reported under this name.
+    - ``step``: the present step.
+    - ``description``: the activity in which it began, see distlock.activity.
+    - ``token``: distinguishes its worker from others; None if that is gone.
+    - ``cancelling``: whether it was asked to end.
+    - ``attempt``: the number of workers that have reported under this name.
     - ``rate``, ``eta``: units per second, and seconds left, by the worker's clock; None if unknown.
-    - ``error``: what a failed one ended with.
+    - ``error``: the error of a failed one.
     """
 
     name: str

@@ -4,7 +4,7 @@ Each has a directory of its own in the store. In it are
 
 - ``limit``: the number of seats. Every grant writes it again, on the condition that nobody else
   has since it was read: so grants are made one after the other, and the revision is the token.
-  A sweep removes it where nobody holds or waits, unless resize() has said the number.
+  A sweep removes it where nobody holds or waits, unless resize() has set the number.
 - ``h/NONCE``: one who holds seats, bound to the holder's session.
 - ``w/NONCE``: one who waits, bound to the waiter's session; first come, first served.
 - ``x/NONCE``: a claim that was cancelled and must not be granted by a request that comes late.
@@ -123,7 +123,7 @@ class Seats:
         return record is not None and not others and not record.value.get("resized")
 
     def limit_value(self, limit: int) -> dict[str, Any]:
-        """Return what the record of the limit is to say; what resize() has said stays so."""
+        """Return the value for the record of the limit; a number of resize() stays."""
         record = self.limit_record
         return record.value if record is not None and self.limit == limit else {"limit": limit}
 

@@ -186,7 +186,7 @@ def confirm(
 
     Returns why it is gone (None if it is not), and when a renewal was sent that was answered (None
     if there was none). LockError if more is asked for than entering again can give: nothing is
-    dropped without a word. LockUnavailable if the backend cannot be asked.
+    dropped without a word. LockUnavailable if the backend does not answer.
     """
     if request.lease is not None and request.lease > hold.lease.duration:
         # Two lengths in one hold would not be safe: a shorter renewal that was given up may be

@@ -2,8 +2,8 @@
 
 Only the one whose turn it is asks the backend, so a process contends once for all its threads.
 
-So a backend knows at most one waiter of each process. A process in which more wait writes for
-people how many they are into the backend's store: one record for all its locks, at most every
+A backend therefore knows at most one waiter of each process. A process in which more wait writes
+their number into the backend's store, for people: one record for all its locks, at most every
 _PERIOD seconds, and only if a number has changed. Nothing is decided by it. A number counts only
 while its process holds the lock or has a waiter for it, and the record ends with a session, soon
 after its process.

@@ -1,7 +1,7 @@
 """For the tests of projects: a test that does not leave a lock fails, and the lock is free again.
 
 There is a mixin for Django's test cases, a context manager that is also a decorator, and a fixture
-for pytest of the same name. ``held_elsewhere()`` has somebody else hold a lock.
+for pytest of the same name. ``held_elsewhere()`` lets another owner hold a lock.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def isolated_locks() -> Iterator[None]:
     """Run any test, as ``with isolated_locks():`` or decorated with ``@isolated_locks()``.
 
     All locks that this process has taken inside are free afterwards: those that no thread or task
-    has left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken
-    (except in ZooKeeper). Its data of recipes, such as items of a queue or a value of a Config, is
-    removed. Records that existed before stay, as the test has left them.
+    has left, queueing locks of tasks that no worker ran, and those that ``at_least`` would keep
+    taken (except in ZooKeeper). Its data of recipes, such as items of a queue or a value of a
+    Config, is removed. Records that existed before stay, as the test has left them.
 
     Raises LeakedLock, which names the locks that were taken inside and not left. Other threads and
     tasks get five seconds to leave theirs. If the body fails, the names become a note of its error.
@@ -66,13 +66,13 @@ def isolated_locks() -> Iterator[None]:
 
 @contextmanager
 def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
-    """Have somebody else hold locks until the block ends: another thread of this process.
+    """Let another owner, a thread of this process, hold locks until the block ends.
 
     Each of ``wanted`` is the name of a Lock, or any lock with its options:
     ``Semaphore("mail", 1)``, ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``.
     Naming a semaphore twice takes two of its seats. The test may break them.
 
-    Raises LockBusy if one is not free, LockUnavailable if its backend cannot be asked.
+    Raises LockBusy if one is not free, LockUnavailable if its backend does not answer.
     """
     each = [Lock(one) if isinstance(one, str) else one for one in wanted]
     held: Future[None] = Future()
@@ -219,8 +219,7 @@ class WrittenRecords:
 
 
 def _open_stores() -> Iterator[RecordStore]:
-    """Yield the stores of backends that were not closed: a closed one would be opened again by its
-    use."""
+    """Yield the stores of backends that were not closed; use would open those again."""
     for backend in locks.made():
         with suppress(NotSupported):
             yield backend.store

@@ -114,7 +114,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Owner):
-    """One who waits, as the backend tells of it, and for how many seconds, where that is known."""
+    """A waiter as the backend sees it, and for how many seconds it has waited, if known."""
 
     waited: float | None = field(default=None, compare=False)
 
@@ -169,7 +169,7 @@ def new_nonce() -> str:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Claim:
-    """One request for a lock: who wants which lock, for how many seconds at a time.
+    """One request for a lock: owner, lock, and the seconds of a lease.
 
     It never changes. Python would take five times as long to make a frozen object.
 
@@ -187,9 +187,9 @@ class Claim:
     ``keeps_place``: a waiter stays in the queue when the answer is to wait on, and asks again under
     the same nonce.
 
-    Two fields are the exception, which backends write. ``refused_by`` is who had the lock when it
-    was refused last, where that answer said so. ``maybe_repeated``: a request was sent whose answer
-    was lost, and which may be carried out after the one that was granted.
+    Two fields are the exception, which backends write. ``refused_by`` is the holder at the last
+    refusal, if that answer named it. ``maybe_repeated``: a request was sent whose answer was lost,
+    and which may be carried out after the one that was granted.
     """
 
     name: str
@@ -311,7 +311,7 @@ class _KnownHold(_Labelled):
 
 @dataclass(frozen=True, slots=True)
 class Holder(_KnownHold):
-    """One of those who hold a lock; None stands for what the backend does not know.
+    """One of those who hold a lock; None means that the backend does not know it.
 
     The fields are those of :class:`LockInfo`, ``description`` and the rest. ``seats`` are how many
     of a semaphore it has; of a read/write lock a writer has ALL_SEATS.
@@ -352,11 +352,11 @@ class LockInfo(_KnownHold):
       is a :class:`Waiting`.
     - ``behind``: how many more wait in other processes, as these have said within the last five
       seconds.
-    - ``slots``: how many seats a semaphore has, 0 if nobody has said yet.
+    - ``slots``: how many seats a semaphore has, 0 if that is not set yet.
     - ``seats``: how many of them the first holder has.
     - ``other_holders``: several may hold a semaphore or a read/write lock. ``owner``, ``token`` and
       the like are of the one who has held it for longest; these are the rest.
-    - ``last``: who had a free lock last, in a database that still has its row.
+    - ``last``: the last holder of a free lock, in a database that still has its row.
     - ``call_site``: the file and the line where it was taken, as ``shop/views.py:42``; "" where
       that is not known.
     """
@@ -407,7 +407,7 @@ class LockInfo(_KnownHold):
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep did: leases that had ended, and rows or nodes that had been free for long."""
+    """The result of a sweep: expired leases, and removed rows or nodes."""
 
     expired: int = 0
     removed: int = 0
@@ -426,7 +426,7 @@ def log_fields(
     owner: Owner | None = None,
     *seconds: float | None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a record; None stands for what is not known or does not apply.
+    """Return the ``extra`` of a record; None means unknown or not applicable.
 
     ``backend`` is its alias. ``seconds`` are for how many it was waited for and held.
     """

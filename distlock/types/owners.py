@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import os
 import socket
 import sys
@@ -60,8 +59,7 @@ _INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 _DOORS = frozenset({"acquire", "__enter__"})
 
 _nonce = fork.PerProcess(lambda: uuid.uuid4().hex)
-_serials = itertools.count(1)
-_task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+_task_keys: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Actor(NamedTuple):
 class _KnownActor(NamedTuple):
     process: str
     label: str
-    serial: int
+    key: str
     actor: Actor
 
 
@@ -101,7 +99,7 @@ def current_actor(name: str | None = None) -> Actor:
     nonce = _nonce()
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
     if loop is not None and (task := asyncio.current_task(loop)) is not None:
-        key = f"{nonce}:{_serial_of(task)}"
+        key = f"{nonce}:{_key_of(task)}"
         actor = Actor(_owner(key, task.get_name()), Liveness(weakref.ref(task), _task_runs))
     else:
         strand, work = current_work()
@@ -121,14 +119,14 @@ def _known(strand: Strand, work: Work | None, label: str, nonce: str) -> _KnownA
     """Return who a thread is in a piece of work; None stands for what is outside of all."""
     bearer = strand if work is None else work
     known: _KnownActor | None = bearer.known
-    serial = next(_serials) if known is None else known.serial
+    key = _new_key() if known is None else known.key
     within: tuple[str, ...] = ()
     if work is not None:
         outer = _known(strand, work.outer, label, nonce).actor.owner
         within = (outer.key, *outer.within)
-    owner = _owner(f"{nonce}:{serial}", label, within)
+    owner = _owner(f"{nonce}:{key}", label, within)
     actor = Actor(owner, _liveness_of(strand, work), work)
-    bearer.known = known = _KnownActor(nonce, label, serial, actor)
+    bearer.known = known = _KnownActor(nonce, label, key, actor)
     return known
 
 
@@ -143,7 +141,13 @@ def current_owner(name: str | None = None) -> Owner:
 
 def new_owner() -> Owner:
     """Return an owner that is nobody else: for an object that any thread or task may use."""
-    return replace(current_owner(), key=f"{_nonce()}:{next(_serials)}", within=())
+    return replace(current_owner(), key=f"{_nonce()}:{_new_key()}", within=())
+
+
+def _new_key() -> str:
+    # A number of a counter would do, if Python promised that no two threads get the same one. Two
+    # owners with one key would hold a lock together.
+    return os.urandom(8).hex()
 
 
 def _owner(key: str, label: str, within: tuple[str, ...] = ()) -> Owner:
@@ -221,12 +225,12 @@ def host_problem() -> str | None:
     return None
 
 
-def _serial_of(task: asyncio.Task[Any]) -> int:
-    # Ids of tasks are used again after their death; these numbers never are.
-    serial = _task_serials.get(task)
-    if serial is None:
-        serial = _task_serials[task] = next(_serials)
-    return serial
+def _key_of(task: asyncio.Task[Any]) -> str:
+    # Ids of tasks are used again after their death; these keys never are.
+    key = _task_keys.get(task)
+    if key is None:
+        key = _task_keys[task] = _new_key()
+    return key
 
 
 def _task_runs(task: asyncio.Task[Any]) -> bool:

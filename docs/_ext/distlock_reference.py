@@ -9,27 +9,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
 from typing import Any
 
 import distlock_names as names
 import django
 from django.conf import settings
 from django.utils.module_loading import import_string
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
-
-#: Modules whose names are public, in the order in which a name is looked for.
-MODULES = (
-    "distlock",
-    "distlock.recipes",
-    "distlock.celery",
-    "distlock.testing",
-    "distlock.exceptions",
-    "distlock.fencing",
-    "distlock.middleware",
-    "distlock.commands",
-)
 
 #: Classes of Django, Celery and Python whose members are documented there.
 FOREIGN = (
@@ -76,19 +64,18 @@ def set_up_django() -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     set_up_django()
     app.setup_extension("sphinx.ext.autodoc")
-    for path in MODULES:
-        module = import_module(path)
-        for name, value in vars(module).items():
-            is_ours = getattr(value, "__module__", "").startswith("distlock")
-            if is_ours and (inspect.isclass(value) or inspect.isfunction(value)):
-                _places.setdefault(name, f"{path}.{name}")
-            if is_ours and inspect.isclass(value):
-                _order(value)
+    for path in names.public_names():
+        value = import_string(path)
+        if not path.startswith("distlock.backends."):  # the page on settings has these
+            _places[path.rpartition(".")[2]] = path
+        if inspect.isclass(value):
+            _order(value)
     app.connect("config-inited", _configure)
     app.connect("source-read", _expand)
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _shorten)
     app.connect("autodoc-process-docstring", _link)
+    app.connect("doctree-read", _plain_marks)
     app.connect("warn-missing-reference", _is_type)
     return {"parallel_read_safe": True}
 
@@ -125,6 +112,12 @@ def _expand(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = distlock_facts.expanded(source[0])
 
 
+def _plain_marks(app: Sphinx, doctree: nodes.document) -> None:
+    """Write the ``*`` of a signature as text: the writer of llms.txt knows no abbreviations."""
+    for mark in list(doctree.findall(nodes.abbreviation)):
+        mark.replace_self(mark.children)
+
+
 def _is_type(app: Sphinx, domain: Any, node: Any) -> bool | None:
     """Let a type in a signature that has no page here be a name without a link."""
     return True if node.get("refdomain") == "py" and "refexplicit" not in node else None
@@ -157,15 +150,18 @@ def _shorten(
     """Say what a user gets: a method whose body is made of steps returns their result."""
     if returns and (steps := re.fullmatch(r"\S*Generator\[\S*Step, \S*Any, (.*)\]", returns)):
         returns = steps[1]
-    if _method_of(name):
+    if name in names.MADE:
+        signature = ""
+    elif _method_of(name):
         signature = "(...)"
     elif name == "distlock.celery.locked_task":  # its options are those of TaskOptions
         signature = "(*, bind: bool = False, base: type[LockedTask] = LockedTask, **options: Any)"
+        returns = ""
     return signature, returns
 
 
 def _link(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    owner = name.rpartition(".")[0]
+    owner = name if what == "class" else name.rpartition(".")[0]
     if method := _method_of(name):
         lines[:] = [f"As :py:meth:`{method}`, in a coroutine."]
         return
@@ -203,5 +199,9 @@ def _method(found: re.Match[str]) -> str:
 
 
 def _own(owner: str, found: re.Match[str]) -> str:
-    value = getattr(import_string(owner), found[1], None)
-    return f":py:meth:`~{owner}.{found[1]}`" if callable(value) else found[0]
+    """Return a link to a method, in the first class that has it: ``Queue``, not ``Mailbox``."""
+    for base in reversed(import_string(owner).__mro__):
+        place = _places.get(base.__name__, "")
+        if callable(getattr(base, found[1], None)) and place and import_string(place) is base:
+            return f":py:meth:`~{place}.{found[1]}`"
+    return found[0]

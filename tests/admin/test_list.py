@@ -210,7 +210,7 @@ def test_where_nothing_could_be_asked_nothing_is_claimed(settings, show):
     page = show()
     assert "All locks are free" not in page.text
     assert "0 of 0" not in page.text
-    assert "What is held there is unknown" in page.text
+    assert "locks held in the others are unknown" in page.text
 
 
 def test_a_setting_that_is_wrong_altogether_is_no_error_page(settings, show):

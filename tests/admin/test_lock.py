@@ -145,7 +145,7 @@ def test_a_backend_that_is_gone_while_this_process_holds_a_lock_there(
     network.refuse()
     page = look("mine")
     assert "Suspended" in page.text
-    assert "counts on it for another" in page.text
+    assert "relies on it for another" in page.text
     assert "Nobody holds" not in look("other").text
     network.heal()
     locks.close_all()

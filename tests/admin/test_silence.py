@@ -86,7 +86,7 @@ def test_its_last_known_figures_are_shown_with_their_age(network, show, taken):
         assert silent.counts is None
         assert silent.last_counts.held == 1
         assert "Last known, " in page.text
-        assert "What is held there is unknown" in page.text
+        assert "The locks held there are unknown" in page.text
     eventually(lambda: cards(show())["default"].last_age > silent.last_age)
 
 

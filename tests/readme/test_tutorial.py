@@ -1,4 +1,4 @@
-"""The tutorial does what it says: a test types it in, word for word, at two terminals.
+"""The tutorial and the README do what they say: a test types them in, word for word.
 
 Every day that is with the package from its sources. The slow tests install the wheel that is built
 from them in an empty environment, as the reader does, with SQLite and with PostgreSQL.
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from contextlib import ExitStack
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -23,6 +24,18 @@ from tests.readme.walk import KEYS, Shell, Step, steps, write
 from tests.servers.process import free_port
 
 PAGE = TUTORIAL.read_text()
+README = ROOT / "README.md"
+FIRST_STEPS = "The first lock"
+#: What a reader of the README has done already.
+PROJECT = [
+    "python3 -m venv .venv",
+    ". .venv/bin/activate",
+    "pip install -q Django",
+    "django-admin startproject mysite .",
+]
+of_readme = pytest.mark.skipif(
+    f"## {FIRST_STEPS}\n" not in README.read_text(), reason="the README has no first steps"
+)
 #: That of the reader's superuser.
 PASSWORD = re.search(r"SUPERUSER_PASSWORD=(\S+) .* --username (\S+)", PAGE)
 
@@ -80,54 +93,105 @@ def look(port: str, step: Step) -> None:
         assert words in shown
 
 
-def of_the_page(*leave_out: str) -> tuple[list[Step], dict[str, str]]:
+def tutorial(*leave_out: str) -> tuple[list[Step], dict[str, str]]:
     """Return what the tutorial says, with a free port, and the environment of its terminals."""
     port = str(free_port())
     found = steps(PAGE.replace("8000", port), leave_out=leave_out)
     return found, {"PORT": port, "PATH": os.defpath}
 
 
-def test_the_tutorial_from_the_sources(tmp_path: Path) -> None:
-    """The parts that take the least time."""
-    page, environment = of_the_page("Install", "PostgreSQL", "renews", "killed", "paused", "admin")
-    environment["PATH"] = f"{sys.prefix}/bin:{os.defpath}"
-    environment["PYTHONPATH"] = str(ROOT)
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "activate").touch()
-    page = [step._replace(text=step.text.replace("lease=5", "lease=2")) for step in page]
-    follow(page, tmp_path, environment)
-    assert len(page) > 35
+def readme(extra: str = "") -> list[Step]:
+    """Return what the README says, for a reader who has a project already."""
+    found = steps(README.read_text(), section=FIRST_STEPS)
+    install = "pip install django-distlock"
+    return [
+        *(Step("type", "first", command) for command in PROJECT),
+        *(step._replace(text=step.text.replace(install, f"{install}{extra}")) for step in found),
+    ]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_tutorial_from_the_wheel(tmp_path: Path, wheels: Path) -> None:
-    page, environment = of_the_page("PostgreSQL")
-    follow(page, tmp_path, installing(environment, wheels))
+def from_the_sources(page: list[Step], folder: Path) -> tuple[list[Step], dict[str, str]]:
+    """Return the page without what installs, and an environment in which all is installed."""
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "activate").touch()
+    left, installs = [], False
+    for step in page:
+        if step.what == "type":
+            installs = step.text.startswith(("pip ", "python3 "))
+        if not (installs and step.what in ("type", "see")):
+            left.append(step)
+    return left, {"PATH": f"{sys.prefix}/bin:{os.defpath}", "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_tutorial_on_postgresql(tmp_path: Path, wheels: Path, server) -> None:
-    postgresql = server("postgresql")
-    page, environment = of_the_page()
-    environment["PGPORT"] = str(postgresql.port)
-    postgresql.execute(
-        "CREATE ROLE mysite LOGIN PASSWORD 'mysite'", "CREATE DATABASE mysite OWNER mysite"
-    )
-    try:
-        follow(page, tmp_path, installing(environment, wheels))
-    finally:
-        postgresql.execute("DROP DATABASE mysite WITH (FORCE)", "DROP ROLE mysite")
-
-
-def installing(environment: dict[str, str], wheels: Path) -> dict[str, str]:
-    """Return an environment whose pip finds these wheels, and nothing else."""
+@pytest.fixture
+def installing(wheels: Path) -> dict[str, str]:
+    """An environment whose pip finds these wheels, and nothing else."""
     return {
-        **environment,
         "PATH": f"{Path(sys._base_executable).parent}:{os.defpath}",
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
+
+
+@pytest.fixture
+def postgresql_of_reader(server) -> Iterator[dict[str, str]]:
+    """A database and its owner, as the tutorial has them; gives what leads there."""
+    postgresql = server("postgresql")
+    postgresql.execute(
+        "CREATE ROLE mysite LOGIN PASSWORD 'mysite'", "CREATE DATABASE mysite OWNER mysite"
+    )
+    yield {"PGPORT": str(postgresql.port)}
+    postgresql.execute("DROP DATABASE mysite WITH (FORCE)", "DROP ROLE mysite")
+
+
+def test_the_tutorial_from_the_sources(tmp_path: Path) -> None:
+    """The parts that take the least time."""
+    page, _ = tutorial("PostgreSQL", "renews", "killed", "paused", "admin")
+    page = [step._replace(text=step.text.replace("lease=5", "lease=3")) for step in page]
+    page, environment = from_the_sources(page, tmp_path)
+    follow(page, tmp_path, environment)
+    assert len(page) > 35
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_tutorial_from_the_wheel(tmp_path: Path, installing: dict[str, str]) -> None:
+    page, environment = tutorial("PostgreSQL")
+    follow(page, tmp_path, {**environment, **installing})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_tutorial_on_postgresql(
+    tmp_path: Path, installing: dict[str, str], postgresql_of_reader: dict[str, str]
+) -> None:
+    page, environment = tutorial()
+    follow(page, tmp_path, {**environment, **installing, **postgresql_of_reader})
+
+
+@of_readme
+def test_the_readme_from_the_sources(tmp_path: Path) -> None:
+    page, environment = from_the_sources(readme(), tmp_path)
+    follow(page, tmp_path, environment)
+    assert {step.what for step in page} == {"type", "see", "write"}
+
+
+@of_readme
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_readme_from_the_wheel(tmp_path: Path, installing: dict[str, str]) -> None:
+    follow(readme(), tmp_path, installing)
+
+
+@of_readme
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_readme_on_postgresql(
+    tmp_path: Path, installing: dict[str, str], postgresql_of_reader: dict[str, str]
+) -> None:
+    databases = next(step for step in tutorial()[0] if "DATABASES" in step.text)
+    page = readme("[postgresql]")
+    page.insert(len(PROJECT), databases)
+    follow(page, tmp_path, {**installing, **postgresql_of_reader})

@@ -250,7 +250,7 @@ class WaitManager:
         rest = math.inf if deadline is None else deadline - clock()
         if (
             self.sessions.idle
-            and any(session.name == claim.name for session in self.sessions.idle)
+            and any(session.name == claim.name for session in self.sessions.idle.copy())
             and rest > _STALL_TIME
             and not is_named(claim.owner)
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -274,18 +273,17 @@ class WaitSessionPool:
         self._threads = threads
         # No mutex: each method of these that is called is atomic.
         #: the sessions that have the native lock of a lease, by its nonce, longest kept first
-        self.kept: OrderedDict[str, WaitSession] = OrderedDict()
+        self.kept: dict[str, WaitSession] = {}
         #: those kept for the next wait
         self.idle: list[WaitSession] = []
 
     def drop_oldest(self) -> bool:
         """Drop the native lock that was kept longest. The row holds its lock all the same."""
-        try:
-            _, session = self.kept.popitem(last=False)
-        except KeyError:
-            return False
-        self.drop(session)
-        return True
+        for nonce in self.kept.copy():
+            if (session := self.kept.pop(nonce, None)) is not None:
+                self.drop(session)
+                return True
+        return False
 
     def take(self) -> WaitSession:
         """Return a session to wait in; NoSession, also where a pooler would lend it to others."""
@@ -320,9 +318,9 @@ class WaitSessionPool:
 
     def close(self) -> None:
         """Close all. Locks that are held stay held, by their rows."""
-        kept, self.kept = self.kept, OrderedDict()
+        kept, self.kept = self.kept, {}
         idle, self.idle = self.idle, []
-        for session in (*kept.values(), *idle):
+        for session in (*kept.copy().values(), *idle):
             self.drop(session)
 
     def drop(self, session: WaitSession) -> None:

@@ -208,7 +208,7 @@ class Waiter:
         self._heard_at, self._trouble_since, self._asked_at = clock(), None, None
 
     def note_failure(self, failed: errors.StatementFailed, asked_at: float | None = None) -> None:
-        """Note that the server cannot be asked, and fail if that has lasted for too long.
+        """Note that the server does not answer, and fail if that has lasted for too long.
 
         ``asked_at`` is when the question was sent that has failed.
         """

@@ -174,10 +174,10 @@ class Leases:
     def _drop_ended(self) -> None:
         if len(self.holds) + len(self._named) > self._many:
             now = clock()
-            for known, one in list(self.holds.items()):
+            for known, one in self.holds.copy().items():
                 if one.ends < now:
                     self.holds.pop(known, None)
-            for known, (_, until) in list(self._named.items()):
+            for known, (_, until) in self._named.copy().items():
                 if until < now:
                     self._named.pop(known, None)
             self._many = 2 * (len(self.holds) + len(self._named)) + _MANY

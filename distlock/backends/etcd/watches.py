@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from queue import Empty
 from typing import TypeAlias
 
@@ -54,8 +53,9 @@ class KeyWatch:
     callback: Callable[[], object]
     prefix: bool
     deletes_only: bool
-    number: int
-    _cancel: Callable[[int], bool] = field(repr=False)
+    #: by which Watches knows it
+    token: object
+    _cancel: Callable[[object], bool] = field(repr=False)
 
     @property
     def target(self) -> Target:
@@ -64,7 +64,7 @@ class KeyWatch:
 
     def cancel(self) -> bool:
         """Do not call back; False if it was called, or is about to be."""
-        return self._cancel(self.number)
+        return self._cancel(self.token)
 
 
 def _request(number: int, target: Target, since: int) -> Json:
@@ -89,10 +89,9 @@ class Watches:
     def __init__(self, open_stream: Callable[[Sequence[Json]], Stream]) -> None:
         """``open_stream`` opens the stream for some requests; Unanswered if it cannot."""
         self._open_stream = open_stream
-        self._numbers = count(1)
         self._stream: Stream | None = None
         #: The thread that pops a watch from here calls back, or cancels it.
-        self._watches: dict[int, KeyWatch] = {}
+        self._watches: dict[object, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
         #: Wakes the thread; None while there is none.
         self._wakeups: WaitQueue[None] | None = None
@@ -112,13 +111,13 @@ class Watches:
         With ``prefix`` it is for all keys that begin with ``key``; ``deletes_only``: for no other
         changes. RuntimeError if the thread is needed, and no more threads can be started.
         """
-        number = next(self._numbers)
-        watch = KeyWatch(key, since, callback, prefix, deletes_only, number, self._cancel)
+        token = object()
+        watch = KeyWatch(key, since, callback, prefix, deletes_only, token, self._cancel)
         is_set = False
         try:
             # The thread notes what it follows and has told, and then looks for watches: so what
             # one of the two does not see yet, the other one does.
-            self._watches[number] = watch
+            self._watches[token] = watch
             followed = self._followed.get(watch.target)
             if followed is None or since < followed.began:
                 self._wake()
@@ -130,8 +129,8 @@ class Watches:
                 watch.cancel()
         return watch
 
-    def _cancel(self, number: int) -> bool:
-        was_there = self._watches.pop(number, None) is not None
+    def _cancel(self, token: object) -> bool:
+        was_there = self._watches.pop(token, None) is not None
         if was_there and not self._watches:
             if (wakeups := self._wakeups) is not None:
                 # The next watch may find what it wants still followed: then it wakes nobody.
@@ -188,16 +187,17 @@ class Watches:
     def _goes_on(self, wakeups: WaitQueue[None]) -> bool:
         """Let the thread end, unless a watch was added just before; who adds one later starts it.
 
-        add() puts a watch, then reads ``_wakeups``. This writes ``_wakeups``, then looks for one.
+        add() puts a watch, then reads ``_wakeups``. This writes ``_wakeups``, then looks for one;
+        copy() takes the lock of the dictionary, so one of the two sees the other.
         """
         if self._wakeups is wakeups:
             self._wakeups = None
-        if not self._watches or self._wakeups is not None:
+        if not self._watches.copy() or self._wakeups is not None:
             return False
         self._wakeups = wakeups
         return True
 
-    def _follow(self, wanted: Mapping[int, KeyWatch], wakeups: WaitQueue[None]) -> bool:
+    def _follow(self, wanted: Mapping[object, KeyWatch], wakeups: WaitQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
         since: dict[Target, int] = {}
         for watch in wanted.values():
@@ -240,7 +240,7 @@ class Watches:
                 if int(result.get("compact_revision", 0)):
                     self._answer(watch)  # what happened before that is not known any more
                 else:
-                    self._watches.pop(watch.number, None)
+                    self._watches.pop(watch.token, None)
         elif events := result.get("events"):
             followed.last = max(int(event["kv"]["mod_revision"]) for event in events)
             watching = self._watching(followed.target)
@@ -254,7 +254,7 @@ class Watches:
 
     def _answer(self, watch: KeyWatch) -> None:
         """Call back, unless another thread does, or the watch was cancelled."""
-        if self._watches.pop(watch.number, None) is None:
+        if self._watches.pop(watch.token, None) is None:
             return
         try:
             watch.callback()

@@ -1,6 +1,6 @@
-"""The client of a ZooKeeper: its connection, its session, its requests, and the leases of it.
+"""The client of a ZooKeeper: its connection, its session, its requests and its leases.
 
-A lease is lost when its node is gone, or the session in which that was made.
+A lease is lost when its node is deleted, or when the session ends in which the node was made.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class ZooKeeperClient:
         return self.connection.liveness.counted_from(at)
 
     def unavailable(self, problem: str = "", cause: Exception | None = None) -> LockUnavailable:
-        """Return the error that says why the servers cannot be asked."""
+        """Return the error that says why the servers do not answer."""
         if not problem:
             refused = isinstance(self._failure, _REFUSALS)
             problem = "refuses the credentials" if refused else "cannot be reached"
@@ -327,7 +327,7 @@ class Grants:
     def drop_untaken(self) -> None:
         """Free what no caller took during its lease: its event loop may be stopped for good."""
         now = clock()
-        for grant in list(self._by_name.values()):
+        for grant in self._by_name.copy().values():
             if not grant.taken and now >= grant.lease.deadline:
                 self.drop(grant.lease)
 
@@ -371,7 +371,7 @@ class Grants:
 
     def lose_all(self, reason: str, session: ZooKeeperSession | None = None) -> None:
         """Note that all grants, or those of one session, have ended."""
-        for grant in list(self._by_name.values()):
+        for grant in self._by_name.copy().values():
             if session is None or grant.node.session is session:
                 self.lose(grant, reason)
 

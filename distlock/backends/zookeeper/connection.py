@@ -55,13 +55,14 @@ class SessionLiveness:
 
     def __init__(self, begun_at: float, session_timeout: float) -> None:
         self._reported_after = session_timeout * REPORTED_AFTER
-        self._times = deque([begun_at], maxlen=_MOST_TIMES)
+        #: Replaced when it changes: others read it without a mutex.
+        self._times: tuple[float, ...] = (begun_at,)
         self._begun_at = begun_at
 
     def add(self, sent_at: float) -> None:
         """Note that a request was answered which was sent at this time."""
         if sent_at - self._times[-1] >= self._reported_after:
-            self._times.append(sent_at)
+            self._times = (*self._times[1 - _MOST_TIMES :], sent_at)
 
     def counted_from(self, at: float) -> float:
         """Return from when on the leader counts at the least, if a request of ``at`` was answered.
@@ -71,8 +72,7 @@ class SessionLiveness:
         counts.
         """
         latest = at - self._reported_after
-        times = reversed(list(self._times))  # a copy, because answers go on coming
-        return next((time for time in times if time <= latest), self._begun_at)
+        return next((time for time in reversed(self._times) if time <= latest), self._begun_at)
 
 
 class Events(Protocol):

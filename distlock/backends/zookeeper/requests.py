@@ -189,8 +189,9 @@ class Reply:
         self._call_back()
 
     def _call_back(self) -> None:
-        # Both settle() and then() may come here; pop() decides which of them makes the call.
-        while self._callbacks:
+        # Both settle() and then() may come here; pop() decides which of them makes the call. It
+        # takes the lock of the list, as append() does: so one of the two sees what the other did.
+        while True:
             try:
                 callback = self._callbacks.pop()
             except IndexError:

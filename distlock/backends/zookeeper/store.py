@@ -197,8 +197,7 @@ class ZooKeeperStore(RecordReader):
         return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
-        """See RecordStore.end_session(). Records that cannot be removed now are removed in the
-        background."""
+        """See RecordStore.end_session(). Remaining records are removed in the background."""
         self._sessions.end(session, deadline)
 
     def _remove_records(self, session: OpenSession, deadline: float | None) -> None:

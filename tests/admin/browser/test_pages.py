@@ -196,7 +196,7 @@ def test_a_backend_that_is_down(visit, backends, postgresql, settings, look):
         page = visitor.list()
         card = page.locator(".dl-card", has_text="archive")
         expect(card).to_contain_text("Cannot be asked")
-        expect(card).to_contain_text("What is held there is unknown")
+        expect(card).to_contain_text("The locks held there are unknown")
         expect(card).to_contain_text("Last known")
         assert "stock:7" in visitor.names()
         visitor.check(f"down-{look}")
