@@ -4,24 +4,18 @@ The pages are also read in a viewer of the repository: see ``_ext/repository_mar
 The site loads nothing from another host.
 """
 
-import logging
 import sys
 import tomllib
 from pathlib import Path
 
-from sphinx.application import Sphinx
-
 _ROOT = Path(__file__).parents[1]
-_EXTENSIONS = _ROOT / "docs" / "_ext"
-sys.path[:0] = [str(_EXTENSIONS), str(_ROOT)]
+sys.path[:0] = [str(_ROOT / "docs" / "_ext"), str(_ROOT)]
 
 _PYPROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())
 _PROJECT = _PYPROJECT["project"]
-_HATCH = _PYPROJECT["tool"]["hatch"]
 #: Where the repository and this site are; empty until pyproject.toml names them.
-_ADDRESSES = _HATCH.get("metadata", {}).get("hooks", {}).get("custom", {})
-_REPOSITORY = _ADDRESSES.get("repository", "")
-_DOCUMENTATION = _ADDRESSES.get("documentation", "")
+_ADDRESSES = _PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+_REPOSITORY = _ADDRESSES["repository"].rstrip("/")
 
 project = "distlock"
 copyright = _PROJECT["authors"][0]["name"]
@@ -44,13 +38,13 @@ nitpicky = True
 myst_heading_anchors = 6
 
 #: The address of a file of the repository is this and its path; see repository_markdown.py.
-repository_files = f"{_REPOSITORY.rstrip('/')}/blob/v{version}/" if _REPOSITORY else ""
+repository_files = f"{_REPOSITORY}/blob/v{version}/" if _REPOSITORY else ""
 #: Files outside this folder that are pages of the site.
 repository_pages = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing"}
 
 html_theme = "furo"
 html_title = f"distlock {version}"
-html_baseurl = _DOCUMENTATION
+html_baseurl = _ADDRESSES["documentation"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_favicon = "_static/lock.svg"
@@ -78,10 +72,3 @@ llms_txt_nested_enabled = False
 llms_txt_suffix_mode = "replace"
 markdown_http_base = html_baseurl
 llms_txt_suppress_unknown_node_warnings = ["abbreviation", "meta"]
-
-
-def setup(app: Sphinx) -> None:
-    # A folder of pages may be empty. A page that no table of contents has is a warning anyway.
-    logging.getLogger("sphinx.sphinx.directives.other").addFilter(
-        lambda record: "didn't match any documents" not in record.getMessage()
-    )
