@@ -287,13 +287,8 @@ class Pool:
     def _serve(self) -> None:
         """Grant loans, first come, first served; an interrupt leaves the rest to the next call."""
         loans = self._loans
-<<<<<<< HEAD
         # A session is given back first, then the waiters are looked at. A waiter is added first,
         # and then the loans are looked at.
-=======
-        # A session is given back first, and then the waiters are looked at. A waiter is added
-        # first, and then the loans are looked at.
->>>>>>> package
         # copy() takes the lock of the set, so one of the two sees the other, also without the GIL.
         while self._waiting and len(loans.copy()) < self.sessions:
             loan = self._waiting[0]()
