@@ -17,7 +17,7 @@ BETWEEN := 3.12
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all test-slow lint demo show bench screenshots build lock clean packages
+.PHONY: help test test-all test-slow lint demo show bench screenshots docs build lock clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests, each on Python $(BASE) or $(NEWEST)"
@@ -29,6 +29,7 @@ help:
 	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"
 	@echo "make bench      measure, side by side: peers on ZooKeeper and on etcd, bare statements, queues, 2 and 32 processes, the admin's pages"
 	@echo "make screenshots  take the pictures of the admin in docs/"
+	@echo "make docs       build the site of the documentation in build/docs/"
 	@echo "make build      build the wheel and the source distribution and check what is in them"
 	@echo "make lock       write the requirements files from the dependency groups in pyproject.toml; ARGS=--upgrade for newer versions"
 	@echo "make clean      remove what these have made"
@@ -98,6 +99,12 @@ bench: packages .envs/bench/.ready
 screenshots: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/python -m tools.screenshots
 
+# A warning, as of a link that leads nowhere, is an error.
+docs: .envs/docs/.ready
+	rm -rf build/docs
+	.envs/docs/bin/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@echo "Open build/docs/index.html"
+
 build: .envs/build/.ready
 	rm -rf build dist
 	.envs/build/bin/python -m build --quiet --outdir dist .
@@ -117,6 +124,9 @@ clean:
 
 .envs/bench/.ready: requirements.txt benchmarks/requirements.txt tools/environment | packages
 	@tools/environment .envs/bench "$(BASE) $(NEWEST)" -r requirements.txt -r benchmarks/requirements.txt
+
+.envs/docs/.ready: docs/requirements.txt tools/environment
+	@tools/environment .envs/docs $(NEWEST) -r docs/requirements.txt
 
 .envs/build/.ready: tools/requirements.txt tools/environment
 	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -r tools/requirements.txt

@@ -74,7 +74,7 @@ def activity(text: str) -> Iterator[None]:
 
     Requests that Django handles, Celery's tasks, jobs of executors (``concurrent.futures``,
     ``sync_to_async()``) and of ``multiprocessing.pool.ThreadPool``, and ``LockedCommand`` need no
-    mark.
+    mark. Raises TypeError if ``text`` is no text.
     """
     if not isinstance(text, str):
         raise TypeError(f"an activity is described by a str, not {text!r}")

@@ -87,6 +87,10 @@ def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> N
 def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
     """Return the latest entries about a name, newest first: at, who, action, text.
 
+    - ``using``: the alias of the backend.
+    - ``kind``, ``name``: what they are about.
+    - ``limit``: how many at most.
+
     There are none if they cannot be read, and in a coroutine, which must not wait for a database.
     """
 

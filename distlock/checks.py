@@ -79,10 +79,10 @@ def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:
         if backend.settings.release is None:
             yield Warning(
                 f"ATOMIC_REQUESTS is set for {', '.join(atomic)}: a lock that a view leaves is free"
-                " before the transaction of the request commits, so the next holder does not"
-                " see what was written under it.",
+                " before the transaction of the request commits, so the next holder does not see"
+                " its writes.",
                 hint='Set "RELEASE" to "commit", which keeps the locks until the transaction has'
-                ' ended; or to "now" if you agree with this, for example because locks in views are'
+                ' ended; or to "now" if you accept this, for example because locks in views are'
                 " used with atomic() only.",
                 obj=f"DISTLOCK[{backend.alias!r}]",
                 id="distlock.W009",

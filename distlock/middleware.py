@@ -82,8 +82,9 @@ def error_response(
 def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
     """Return the answer in JSON to an error of a lock: for an exception handler of DRF.
 
-    None for other errors, which are its own handler's. As that one does, this rolls back the
-    transaction of the request, if ATOMIC_REQUESTS has begun one.
+    ``error`` and ``context`` are what DRF calls such a handler with. None for other errors, which
+    are its own handler's. As that one does, this rolls back the transaction of the request, if
+    ATOMIC_REQUESTS has begun one.
     """
     response = error_response(error, context["request"], json=True)
     for connection in connections.all(initialized_only=True) if response else ():

@@ -126,7 +126,7 @@ ENTRIES = (
         "progress",
         "progress_description.ProgressDescription",
         (_("progress report"), _("progress")),
-        (("cancel_progress", _("Can cancel what reports its progress")),),
+        (("cancel_progress", _("Can cancel work that reports its progress")),),
         keep=timedelta(days=1),
     ),
 )

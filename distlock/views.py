@@ -43,7 +43,13 @@ def ready(request: HttpRequest, using: Sequence[str] | None = None) -> JsonRespo
 @require_safe
 @never_cache
 def leads(request: HttpRequest, election: str, using: str = DEFAULT_ALIAS) -> JsonResponse:
-    """Answer whether a candidate of this very process leads an election. Asks no backend."""
+    """Answer whether a candidate of this very process leads an election. Asks no backend.
+
+    - ``election``: its name.
+    - ``using``: the alias of its backend.
+
+    Returns ``{"ok": true, "election": "scheduler"}``, with status 503 and False if none leads.
+    """
     return _answer(leads_here(election, using), election=election)
 
 

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-#: Words of a sentence, at most. Messages have values in them, and are not counted.
+#: Words of a sentence, at most.
 WORDS = 35
 
 #: What a sentence must not contain, and what to write instead.
@@ -37,7 +37,6 @@ PHRASES = {
     r"\bat the most\b": "at most",
     r"\b(?:is|are|was|were) no (?:error|loss|lock|reason why)\b": "is not an …",
     r"\bnot? any more\b": "no longer",
-    r"\bmeanwhile may\b": "may meanwhile",
 }
 #: How a sentence must not begin: its subject would be a clause. Up to six words are a title.
 OPENINGS = {
@@ -47,7 +46,7 @@ OPENINGS = {
 RULES = [(re.compile(rule, re.IGNORECASE), advice) for rule, advice in PHRASES.items()]
 RULES += [(re.compile(rf"^{rule}(?: \S+){{6}}"), advice) for rule, advice in OPENINGS.items()]
 
-#: Sentences that are right as they are.
+#: Parts of sentences that are right as they are.
 ALLOWED: tuple[str, ...] = ()
 
 FENCE = re.compile(r"^\s*(```|~~~)")
@@ -80,17 +79,29 @@ def page_texts(source: str) -> Iterator[Text]:
 
 def code_texts(source: str) -> Iterator[Text]:
     """Yield docstrings, comments and messages of a module, with their first line's number."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            for number, text in page_texts(inspect.cleandoc(str(node.value.value))):
-                yield node.lineno + number - 1, text
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, " ".join(node.value.split()[:WORDS])
+    nodes = [*ast.walk(ast.parse(source))]
+    docs = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # The length of a message with values in it is not counted.
+            found = page_texts(inspect.cleandoc(node.value)) if node in docs else [(1, node.value)]
+            for number, text in found:
+                words = text if node in docs else " ".join(text.split()[:WORDS])
+                yield node.lineno + number - 1, words
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = [(one.start[0], one.string) for one in tokens if one.type == tokenize.COMMENT]
     for _, group in groupby(enumerate(comments), lambda found: found[1][0] - found[0]):
         lines = [comment for _, comment in group]
         yield lines[0][0], "\n".join(text.lstrip("#: ") for _, text in lines)
+
+
+def template_texts(source: str) -> Iterator[Text]:
+    """Yield the texts of a template, with the number of their first line."""
+    for text in re.finditer(r'translate "([^"]+)"|blocktranslate[^%]*%}(.*?){%', source, re.DOTALL):
+        yield source.count("\n", 0, text.start()) + 1, text[1] or text[2]
+
+
+TEXTS = {".md": page_texts, ".py": code_texts, ".html": template_texts}
 
 
 def sentences(number: int, text: str) -> Iterator[Text]:
@@ -116,11 +127,13 @@ def faults(sentence: str) -> Iterator[str]:
 
 def main(names: list[str]) -> int:
     """Check these files, or all; return the exit code."""
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
-    paths = [Path(name).resolve() for name in names] or [*pages, *(ROOT / "distlock").rglob("*.py")]
+    everywhere = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("distlock/**/*.*")]
+    paths = [Path(name).resolve() for name in names] or everywhere
     failed = False
-    for path in sorted(paths):
-        texts = page_texts if path.suffix == ".md" else code_texts
+    for path in sorted(
+        path for path in paths if path.suffix in TEXTS and "_build" not in path.parts
+    ):
+        texts = TEXTS[path.suffix]
         for text in texts(path.read_text()):
             for number, sentence in sentences(*text):
                 for advice in faults(sentence):

@@ -86,7 +86,7 @@ class JsonField(forms.CharField):
         try:
             return json.loads(super().clean(value), parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
-            text = _("This is no JSON: %(error)s") % {"error": error}
+            text = _("This is not JSON: %(error)s") % {"error": error}
             raise forms.ValidationError(text) from error
 
 
@@ -132,8 +132,8 @@ _MESSAGES: dict[Outcome, tuple[int, Any]] = {
     "not sent": (
         messages.ERROR,
         ngettext_lazy(
-            "%(count)d lock was not released, because its backend could not be asked:",
-            "%(count)d locks were not released, because their backend could not be asked:",
+            "%(count)d lock was not released, because its backend could not be reached:",
+            "%(count)d locks were not released, because their backend could not be reached:",
             "count",
         ),
     ),
@@ -315,7 +315,7 @@ def perform(
         said, level, problem = _("Nothing was done:"), messages.ERROR, one_line(done)
         why = error_text(request, problem)
         if isinstance(done, LockUnavailable) and done.maybe_applied:
-            said = _("Whether it was done is not known, because no answer came:")
+            said = _("It is unknown whether it was done, because no answer came:")
             log = gettext_lazy("%(title)s: requested, without an answer. %(reason)s")
             text = "no answer to %s %r on %r: %s"
             logger.warning(text, action.name, ref.name, ref.alias, problem)
@@ -328,7 +328,7 @@ def perform(
     messages.add_message(request, level, format_html("{} {} {}", said, what, why))
     if log:
         values |= {"title": action.title, "target": ref.target, "token": ref.token}
-        # What was done the recipe has recorded by itself.
+        # The recipe has recorded the operation by itself.
         asked = action.name if isinstance(done, LockError) else ""
         write_log(request, LockKey(ref.alias, kind, ref.name), log, values, asked)
 
@@ -336,6 +336,6 @@ def perform(
 def _why_no_more(request: HttpRequest, why: Text | Exception) -> Text:
     """Return the text that says why something was not done for all."""
     if isinstance(why, LockError):
-        hidden = _("What the error says is shown only to users who may see the texts of errors.")
+        hidden = _("The text of the error is shown only to users who may see the texts of errors.")
         return error_text(request, one_line(why)) or hidden
     return one_line(why) if isinstance(why, Exception) else why

@@ -28,13 +28,13 @@ from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, LockQuery, status_of
 from distlock.types.values import MAX_NAME
 
-#: What signs the broken hold that an address names.
+#: The signer of the broken hold in an address.
 _SALT = "distlock.admin.broken"
 
-#: So many of those who hold one lock have a row in the list; its own page shows all.
+#: The maximum of holders of one lock with a row in the list; its own page shows all.
 _MOST_HOLDERS = 20
 
-#: What a kind of lock is called where it is not the usual one.
+#: The names of the kinds of locks, without the usual one.
 KINDS: dict[Kind, str | Promise] = {
     Kind.LOCK: "",
     Kind.SEMAPHORE: gettext_lazy("Semaphore"),
@@ -113,7 +113,7 @@ class LockRow:
 
     @property
     def share(self) -> str:
-        """What part of a semaphore or a read/write lock this one has; empty for a lock."""
+        """This holder's part of a semaphore or a read/write lock; empty for a lock."""
         if self.info.kind is Kind.LOCK or not self.info.holders:
             return ""
         if self.info.kind is Kind.RWLOCK:
@@ -319,7 +319,7 @@ def _process(owner: Owner) -> tuple[str, int, str]:
 
 @dataclass(frozen=True, slots=True)
 class LockDetail:
-    """What the page about a lock shows. ``row`` is None if its backend did not answer."""
+    """The content of the page about a lock. ``row`` is None if its backend did not answer."""
 
     alias: str
     kind: Kind

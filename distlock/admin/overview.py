@@ -171,7 +171,7 @@ class BackendCard:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the page of held locks shows."""
+    """The content of the page of held locks."""
 
     cards: list[BackendCard]
     rows: list[LockRow]
@@ -274,7 +274,7 @@ def _shown(
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """What a backend has of each kind of lock, and what could not be read."""
+    """The locks of a backend by kind, and the kinds that could not be read."""
 
     by_kind: Mapping[Kind, Page]
     note: str = ""

@@ -1,4 +1,5 @@
-"""What all pages of the admin here share: who may open them, how they are drawn, and the log.
+"""The common part of all pages of the admin here: who may open them, how they are drawn, and the
+log.
 
 The log says what users did to the things in the backends.
 """
@@ -79,9 +80,9 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
             return view(request, **more)
 
         inner = self.admin_site.admin_view(checked)
-        # What is changed in a backend is changed at once, on another connection, so its log entry
-        # must not be rolled back with the request. On SQLite the two connections would also wait
-        # for each other.
+        # A change in a backend happens at once, on another connection, so its log entry must not be
+        # rolled back with the request. On SQLite the two connections would also wait for each
+        # other.
         for database in connections:
             inner = transaction.non_atomic_requests(using=database)(inner)
         return inner

@@ -40,7 +40,7 @@ MOST_AT_ONCE = 200
 _MAX_PARAMETER = 2000
 #: Seconds for which the front page of the admin shows what it has found out.
 HEALTH_SECONDS = 5.0
-#: What the front page has found out, and when, by language and aliases.
+#: The results of the front page, and their times, by language and aliases.
 _health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
 
 

@@ -233,13 +233,14 @@ def check_durable(using: str, lease: Lease | None) -> None:
         too_old = reads_snapshot(transaction.get_connection(using))
     except Failed as error:
         raise LockError(
-            f"atomic() inside a transaction on {using!r}, which cannot be asked for its isolation"
-            f" level: {error}"
+            f"atomic() inside a transaction on {using!r}, whose isolation level cannot be read:"
+            f" {error}"
         ) from error
     if too_old:
         raise LockError(
             f"atomic() of a lock inside that of another one on {using!r}, above READ COMMITTED:"
-            " what the transaction has read may be older than the lock. Take both before it begins,"
+            f" rows that the transaction has read may be older than the lock. Take both before"
+            f" it begins,"
             " with MultiLock.atomic()"
         )
 
@@ -254,8 +255,9 @@ def _refuse_open(using: str) -> None:
     if connection.in_atomic_block:
         if len(connection.atomic_blocks) > blocks_of_test_case(connection):
             raise LockError(
-                f"atomic() inside a transaction on {using!r}: what that has read may be older than"
-                " the lock, and it commits after the lock is freed. Begin it with lock.atomic(), or"
+                f"atomic() inside a transaction on {using!r}: rows that it has read may be older"
+                f" than the lock, and it commits after the lock is freed. Begin it with"
+                f" lock.atomic(), or"
                 " exempt the view from ATOMIC_REQUESTS with @transaction.non_atomic_requests; or"
                 ' use the lock without atomic(), with release="commit"'
             )

@@ -216,7 +216,7 @@ def _result_of_first(
     is raised: an error would leave a group half published, or fail the task before in a chain.
     """
     if options.get("link") is not None:
-        logger.warning("%s; what is linked to this call will not be called", error)
+        logger.warning("%s; callbacks linked to this call will not be called", error)
     else:
         logger.info("%s", error)
     in_canvas = any(options.get(option) is not None for option in _CANVAS)

@@ -319,8 +319,9 @@ def locked_task(
 
     It may also run at most so often, see ``rate``, and report how far it is, see ``progress``.
 
-    Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
-    tasks. Options that are not given are those of ``base``.
+    Use it as ``@locked_task(...)``; it returns what makes a task of the function. ``bind`` is as of
+    Celery. ``options`` are those of :class:`~distlock.celery.task_options.TaskOptions` and those of
+    Celery's tasks. Options that are not given are those of ``base``.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """
@@ -345,7 +346,7 @@ def _make_task(
     name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
     for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
         raise TypeError(
-            f"task {name}: {option}={options[option]!r} is no option of a task;"
+            f"task {name}: {option}={options[option]!r} is not an option of a task;"
             " see on_busy, timeout and lease"
         )
     if not (inspect.isclass(base) and issubclass(base, LockedTask)):

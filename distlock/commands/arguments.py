@@ -59,7 +59,7 @@ def argument(checked: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
-#: What a lock may be called, and how it may be described.
+#: The valid names and descriptions of a lock.
 name, description = argument(checked_name), argument(checked_description)
 
 
@@ -77,7 +77,7 @@ def prefix(value: str) -> str:
     try:
         checked_name(f"-{value}-")
     except ValueError as error:
-        raise ValueError(f"no name can begin with {value!r}") from error
+        raise ValueError(f"a name cannot begin with {value!r}") from error
     return value
 
 
@@ -143,8 +143,13 @@ YES = option(
 )
 #: Why something is done, and by whom.
 SIGNATURE = (
-    option("--reason TEXT", "Why; for the audit log.", default=""),
-    option("--as WHO", "Who does it; the system's user by default.", dest="who", default=""),
+    option("--reason TEXT", "The reason, for the audit log.", default=""),
+    option(
+        "--as WHO",
+        "The author, for the audit log; by default the system's user.",
+        dest="who",
+        default="",
+    ),
 )
 
 

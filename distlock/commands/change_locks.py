@@ -64,7 +64,8 @@ def _release(
     command.stdout.write(command.style.SUCCESS("Broken."))
     if task is not None:
         command.stdout.write(
-            "The task's message is where it was. Revoke it, unless it is lost, or should run yet:"
+            "The task's message is still in the queue. Revoke it, unless it is lost, or should"
+            " still run:"
             f" celery -A PROJECT control revoke {shlex.quote(task)}"
         )
 
@@ -90,7 +91,7 @@ def _found(
         what = kind or (seen[0].kind if seen else Kind.LOCK)
         missing = f"{_not_held(what, name, token)}; {others or 'it is free'}"
     else:
-        fail(USAGE, "say either NAME and --token, or --task")
+        fail(USAGE, "give either NAME and --token, or --task")
     if not found:
         backends.finish()  # it may be held where nobody could look
         fail(NOT_HELD, missing)
@@ -115,12 +116,12 @@ def _explain(command: BaseCommand, hold: LockInfo, *, of_task: bool) -> None:
         command.stdout.write(f"{quoted(hold.description)}. {text}")
         return
     learns = (
-        "is not told, because it does not renew its lease"
+        "does not learn of it, because it does not renew its lease"
         if hold.renews is False
         else "learns of it when it next renews"
     )
     command.stdout.write(
-        "Its holder may still be working. Once the lock is broken others can take it; the holder"
+        "Its holder may still be working. Once the lock is broken others can acquire it; the holder"
         f" {learns}, and writes with an older fencing token."
     )
 
@@ -146,27 +147,27 @@ RELEASE = Verb(
 def _resize(command: BaseCommand, *, name: str, value: int, using: str, **options: Any) -> None:
     ref = Ref(using, name)
     semaphore = ref.recipe(Semaphore)
-    # Who misspells a name would leave a record that no sweep forgets.
+    # A misspelt name would leave a record that no sweep forgets.
     if not options["create"] and not ask(using, semaphore.info).slots:
-        unknown = f"Nobody uses a semaphore {ref.where}, and nobody has said how many seats it has."
-        fail(FAILED, f"{unknown} Say --create if the name is right.")
+        unknown = f"No semaphore {ref.where} is in use, and its number of seats was never set."
+        fail(FAILED, f"{unknown} Use --create if the name is right.")
     before = ask(using, lambda: semaphore.resize(value, **signature(options)))
     taken = ask(using, semaphore.info).taken
     seats = "1 seat" if before == 1 else f"{before} seats"
     had = "had no number yet" if before is None else f"had {seats}"
     command.stdout.write(f"{ref.where} {had}, and has {value} now; {taken} taken.")
     if taken > value:
-        command.stdout.write("Seats are granted again when enough of these have been left.")
+        command.stdout.write("Seats are granted again when enough of these have been released.")
 
 
 _COUNT = number("at least 1", int, 1, ALL_SEATS - 1)
-_VALUE = option("value VALUE", "How many seats it is to have.", type=_COUNT)
-_CREATE = option("--create", "Set the number of one that nobody uses yet.", action="store_true")
+_VALUE = option("value VALUE", "The new number of seats.", type=_COUNT)
+_CREATE = option("--create", "Set the number of one that is not in use yet.", action="store_true")
 RESIZE = Verb(
-    "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"
-    " number is refused while others use it; when nobody does, the next one to say a number"
-    ' decides. So this is for those who say none, or "agreed". A name that nobody uses, and for'
-    " which nobody has said a number, is taken for a mistake unless --create is given.",
+    "Change the number of seats of a semaphore for all. No holder is evicted. A process that gives"
+    " another number gets an error while others use it; when nobody does, the next number"
+    ' that is given applies. So use this with code that gives no number, or "agreed". A name that'
+    " is not in use, and has no number, counts as a mistake unless --create is given.",
     _resize,
     (NAME, _VALUE, ALIAS, _CREATE, *SIGNATURE),
 )
@@ -195,7 +196,7 @@ def _sweep_once(command: BaseCommand, using: Collection[str] | None) -> Backends
 
 _EVERY = option(
     "--every SECONDS",
-    "Sweep again and again with this pause, until SIGTERM or SIGINT.",
+    "Sweep repeatedly with this pause, until SIGTERM or SIGINT.",
     type=seconds,
 )
 SWEEP = Verb(

@@ -43,13 +43,13 @@ LOST = 79
 
 MEANINGS = {
     DONE: "done",
-    FAILED: "a backend could not be asked, or another error",
+    FAILED: "a backend did not answer, or another error",
     USAGE: "wrong use",
-    NOT_HELD: "the lock is not held, or not under that token any more",
+    NOT_HELD: "the lock is not held, or no longer under that token",
     DECLINED: "not confirmed, nothing was done",
-    UNAVAILABLE: "a backend could not be asked for the lock, nothing was run",
+    UNAVAILABLE: "a backend did not answer the request for the lock, nothing was run",
     BUSY: "the lock is held by someone else, nothing was run (--busy-code changes it)",
-    LOST: "the lock was lost, and what ran under it was ended",
+    LOST: "the lock was lost, and the work under it was ended",
     NOT_EXECUTABLE: "the program could not be executed",
     NOT_FOUND: "the program was not found",
 }
@@ -78,7 +78,7 @@ def confirm(command: BaseCommand, interactive: bool, question: str) -> None:
     if not interactive:
         return
     if not sys.stdin.isatty():
-        fail(USAGE, "there is no terminal to ask at; say --yes to do it without a question")
+        fail(USAGE, "there is no terminal to ask at; use --yes to do it without a question")
     try:
         answer = input(f"{question} [y/N] ")
     except (EOFError, KeyboardInterrupt):

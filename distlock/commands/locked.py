@@ -1,4 +1,4 @@
-"""A management command that runs once at a time, or so many times, over all machines."""
+"""A management command that runs once, or in a limited number, at a time over all machines."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class LockedCommand(BaseCommand):
         help = "Wait for the lock no longer than that; 0 tries once."
         group.add_argument("--lock-timeout", type=waiting_time, metavar="SECONDS", help=help)
         busy_code(self._busy_code)(group)
-        help = "Run without the lock, whoever has it."
+        help = "Run without the lock, even if it is held."
         group.add_argument("--no-lock", action="store_true", help=help)
         return parser
 
@@ -139,9 +139,9 @@ class LockedCommand(BaseCommand):
     def track(
         self, iterable: Iterable[T], total: float | None = None, *, unit: str = ""
     ) -> Iterator[T]:
-        """Yield what an iterable has, and report how far that is under the name of the lock.
+        """Yield what ``iterable`` has, and report how far that is under the name of the lock.
 
-        See ``distlock.recipes.track``.
+        ``total`` and ``unit`` are as of ``distlock.recipes.track()``.
         """
         return track(iterable, self.lock.name, total, unit=unit, using=self.lock_using)
 
@@ -223,7 +223,7 @@ class LockedCommand(BaseCommand):
         try:
             return names.fill_in(options)
         except (TypeError, ValueError) as error:
-            fail(USAGE, f"{template} gives no name for these options: {error}")
+            fail(USAGE, f"{template} has no name for these options: {error}")
 
 
 def _name_of(command: type[BaseCommand]) -> str:
@@ -247,7 +247,7 @@ def _loss(lock: BaseLock) -> str:
 
 
 class _TakesNothing(BaseLock):
-    """Stands in for a command's lock with --no-lock: whoever has the real one, the work goes on.
+    """Stands in for a command's lock with --no-lock: the work goes on without the real one.
 
     Entering, leaving, ``check()`` and ``verify()`` do nothing. It claims nothing either: ``held``
     is False, and ``token`` and ``remaining`` raise LockNotHeld, because without a grant there is

@@ -40,7 +40,8 @@ from distlock.types.values import quoted
 MANY_WAITERS = 10
 #: Columns from which on the backend of what is wrong is shown; it takes room from the text.
 _WIDE = 100
-#: What can be wrong, in the order in which it is shown; what recipes say of themselves follows.
+#: The kinds of problems, in the order in which they are shown; what recipes say of themselves
+#: follows.
 WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters")
 
 
@@ -151,7 +152,7 @@ def _lines(
 def _watch(command: BaseCommand, using: Collection[str] | None, every: float) -> None:
     """Show it on the whole terminal until q is typed, or a signal ends it.
 
-    It is drawn anew after each pause, each key, and each change of the window's size.
+    It is drawn again after each pause, each key, and each change of the window's size.
     """
     import curses  # which some systems' Pythons lack
 
@@ -185,7 +186,7 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
         with quiet, suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
             curses.wrapper(live)
     except curses.error as error:
-        fail(FAILED, f"this terminal cannot show it ({error}); say --once")
+        fail(FAILED, f"this terminal cannot show it ({error}); use --once")
 
 
 def _ping(
@@ -217,12 +218,12 @@ def _ping(
 _ONCE = option("--once", "Print it once, and end.", action="store_true")
 _EVERY = option(
     "--every SECONDS",
-    "How long to wait before the backends are asked again (%(default)s).",
+    "The pause before the backends are asked again (%(default)s).",
     type=seconds,
     default=2.0,
 )
 TOP = Verb(
-    "Show what is wrong, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
+    "Show problems, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
     " a terminal, or with --once or --json, it is printed once.",
     _top,
     (USING, _ONCE, _EVERY, JSON),

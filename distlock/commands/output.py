@@ -30,7 +30,7 @@ from distlock.types.owners import NAMED, is_named
 from distlock.types.values import escaped as escaped
 from distlock.types.values import quoted
 
-#: What a table, or a list of fields, has in a row; see as_text().
+#: The values of a row in a table, or in a list of fields; see as_text().
 Row = Sequence[object]
 
 NOTHING = "-"

@@ -205,23 +205,23 @@ _TIMEOUT = option(
 )
 _SLOTS = option(
     "--slots N",
-    "Let N such programs run at a time, in the seats of a semaphore of this name; all have to say"
-    " the same number. `agreed` takes what `locks resize` has said last.",
+    "Let N such programs run at a time, in the seats of a semaphore of this name; all have to"
+    " give the same number. `agreed` takes the number that `locks resize` has set last.",
     type=_slots,
 )
 _ELECTION = (
     option(
         "--elect",
-        "Run the program while this process leads the election NAME, and end it when another one is"
-        " to lead: of those who run it so, one does at a time, and the next one takes over.",
+        "Run the program while this process leads the election NAME, and end it when another one"
+        " is to lead: one process runs it at a time, and the next one takes over.",
         action="store_true",
     ),
-    option("--candidate TEXT", "With --elect: by which name this one can be appointed."),
+    option("--candidate TEXT", "With --elect: the name under which this one can be appointed."),
     option("--priority N", "With --elect: see --order.", type=int, default=0),
     option(
         "--order",
-        "With --elect, who is next: who came first (the default), who has the greatest --priority,"
-        " or who was appointed; all have to say the same.",
+        "With --elect, the next leader: the first to come (the default), the greatest"
+        " --priority, or the appointed one; all have to give the same.",
         choices=get_args(Order),
         default="first",
     ),
@@ -229,24 +229,24 @@ _ELECTION = (
 _TIMES = [
     option(f"{name} SECONDS", help, type=seconds)
     for name, help in {
-        "--at-least": "Let the lock stay taken for that long after it was granted, even if the"
+        "--at-least": "Let the lock stay taken for this long after it was granted, even if the"
         " program ends earlier.",
-        "--lease": "How long the lock lasts without a renewal; the backend's LEASE by default.",
-        "--grace": "How long the program gets between SIGTERM and SIGKILL; at most"
+        "--lease": "The time it lasts without a renewal; the backend's LEASE by default.",
+        "--grace": "The program's time between SIGTERM and SIGKILL; at most"
         f" {ShutdownTiming.MOST:g} of the lease.",
     }.items()
 ]
 _DESCRIPTION = option(
     "--description TEXT",
-    "Shown to those who look at the lock; by default the name of the program.",
+    "Shown to operators; by default the name of the program.",
     type=description,
     default="",
 )
 _CODES = (DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, NOT_EXECUTABLE, NOT_FOUND)
 RUN = Verb(
     "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When the"
-    " lock cannot be kept, the program and all that it started are ended before someone else can"
-    " take it.",
+    " lock cannot be kept, the program and all processes that it started are ended before"
+    " another owner can acquire it.",
     _run,
     (NAME, _PROGRAM, ALIAS, _TIMEOUT, _SLOTS, *_ELECTION, *_TIMES, _DESCRIPTION, busy_code()),
     epilog(

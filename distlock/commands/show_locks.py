@@ -42,7 +42,7 @@ from distlock.types.values import quoted
 
 _FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
 HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")
-#: What is left out first where the terminal is narrow.
+#: The columns that are omitted first where the terminal is narrow.
 OPTIONAL = ("TOKEN", "KIND", "BACKEND", "DESCRIPTION", "LEFT", "WAITERS")
 STATES = (DisplayStatus.HELD.value, DisplayStatus.EXPIRING.value, DisplayStatus.EXPIRED.value)
 COLOURS = {DisplayStatus.EXPIRING: output.WARNING, DisplayStatus.EXPIRED: output.ALARM}
@@ -181,7 +181,7 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, object]]:
     yield "state", info.state.value
     if info.kind is Kind.SEMAPHORE:
         taken = f"{info.taken} of {info.slots} are taken"
-        yield "seats", taken if info.slots else "nobody has said yet how many there are"
+        yield "seats", taken if info.slots else "their number is not set yet"
     if info.state is State.FREE and info.token is not None:
         yield "last token", info.token
     if (last := info.last) is not None:
@@ -264,7 +264,7 @@ def _write_others(
         line = output.command_line(verb, other.using, other.name)
         command.stdout.write(f"There is also {other}: {line}")
     if similar:
-        command.stdout.write(f"Names that are alike: {', '.join(map(str, similar))}")
+        command.stdout.write(f"Similar names: {', '.join(map(str, similar))}")
 
 
 def _known_names(backend: BaseBackend) -> Iterator[KnownName]:
@@ -297,8 +297,8 @@ def _alike(name: str, known: Iterable[KnownName]) -> list[KnownName]:
 
 _STATE = option(
     "--state",
-    "Only locks in this state. Those that are expiring, because a renewal was missed or there will"
-    " be none, are held, too. May be repeated.",
+    "Only locks in this state. Expiring ones, with a missed renewal or without renewals, are"
+    " held, too. May be repeated.",
     action="append",
     choices=STATES,
 )
@@ -315,7 +315,7 @@ LIST = Verb(
     (USING, prefix_option("locks whose names begin"), _STATE, _SORT, KIND, JSON),
 )
 SHOW = Verb(
-    "Show who holds a lock, since when, for how long still, and who waits for it.",
+    "Show the holder of a lock, since when, the time left, and the waiters.",
     _show,
     (NAME, USING, KIND, JSON),
     epilog(DONE, FAILED, USAGE, NOT_HELD),

@@ -1,4 +1,4 @@
-"""What ``manage.py locks`` can do, and what its commands about one kind of recipe are made of.
+"""The verbs of ``manage.py locks``, and the parts of its commands about one kind of recipe.
 
 These are ``manage.py locks VERB …`` and ``manage.py locks KIND VERB …``.
 """
@@ -41,10 +41,10 @@ from distlock.types.values import escaped, quoted
 
 #: the exit codes of verbs that only look; and of those of recipes that may miss it
 LOOKING = epilog(DONE, FAILED, USAGE)
-_recipe_epilog = partial(epilog, meanings={NOT_HELD: "it is not there, or has changed"})
+_recipe_epilog = partial(epilog, meanings={NOT_HELD: "it does not exist, or has changed"})
 _MISSING = (DONE, FAILED, USAGE, NOT_HELD)
 MISSING = _recipe_epilog(*_MISSING)
-#: of each type of option, what argparse is told
+#: by type of option, the arguments for argparse
 _TYPES: dict[str, dict[str, Any]] = {
     "text": {},
     "whole": {"type": arguments.whole_number},

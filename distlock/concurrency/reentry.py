@@ -136,7 +136,8 @@ def _is_in_signal_handler(frame: FrameType, interrupted: FrameType) -> bool:
 def _error(interrupted: FrameType) -> ReentrantCall:
     where = interrupted.f_code.co_filename.removeprefix(_PACKAGE)
     return ReentrantCall(
-        f"this thread was interrupted inside distlock ({where}, line {interrupted.f_lineno}), where"
-        " nothing else can be begun. In a signal handler `raise SystemExit`, and `with` releases"
+        f"this thread was interrupted inside distlock ({where}, line {interrupted.f_lineno}),"
+        f" where no other operation can begin. In a signal handler `raise SystemExit`, and"
+        f" `with` releases"
         " the lock; or let another thread do this, without waiting for it"
     )

@@ -84,8 +84,8 @@ def run(steps: Steps[T]) -> T:
 def _went_on_in_child() -> LockError:
     """Return what ends a body in the child of a fork: what it asks for would be granted to both."""
     return LockError(
-        "this process was forked in the middle of an operation of distlock, with which its parent"
-        " goes on; it has taken nothing here"
+        "this process was forked in the middle of an operation of distlock, which goes on in its"
+        " parent; this process has acquired nothing"
     )
 
 

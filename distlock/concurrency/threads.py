@@ -173,8 +173,8 @@ def warn_if_threads_stand_still() -> None:
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is not None and not getattr(uwsgi, "has_threads", True):
         thread_logger.warning(
-            "uWSGI runs no threads while it waits for a request: what is held for longer than a"
-            " request (an election, a group, a lock) is not renewed, and will be lost. Start uWSGI"
+            "uWSGI runs no threads while it waits for a request: holds longer than a request (an"
+            " election, a group, a lock) are not renewed, and will be lost. Start uWSGI"
             " with --enable-threads"
         )
 

@@ -227,7 +227,10 @@ class BaseLock(BlockLock):
     verify, averify = twins("verify", _verifying)
 
     def _looking(self) -> Steps[bool]:
-        """Return whether anyone holds the lock now; a moment later it may be otherwise."""
+        """Return whether anyone holds the lock now; a moment later it may be otherwise.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         info: LockInfo = yield Call(self._inspect, executor=self._backend.calls)
         return info.state is State.HELD
 
@@ -237,7 +240,7 @@ class BaseLock(BlockLock):
         """Return who holds the lock, since when and until when, and who waits where known.
 
         Of the threads and tasks that wait in another process behind one of it the number is known,
-        as of at most five seconds ago.
+        as of at most five seconds ago. Raises LockUnavailable if the backend does not answer.
         """
         return (yield Call(self._info, executor=self._backend.calls))  # type: ignore[no-any-return]
 
@@ -246,11 +249,11 @@ class BaseLock(BlockLock):
     # Breaking
 
     def _breaking(self, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Break exactly the hold that has this token; False if it is no longer the one.
+        """Break the hold that has this ``token``, and no other; False if it is no longer held.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        that is not said. Raises LockUnavailable if the backend does not answer.
         """
         backend = self._backend
         ask = partial(backend.force_release, self._key.backend_name, checked_token(token))

@@ -128,6 +128,7 @@ class Lock(BaseLock):
     ) -> Self | MultiLock:
         """Return the lock of a row: ``Lock.of(seat)`` is ``Lock("shop.seat:7")``.
 
+        ``instance`` is that row, or a queryset.
         The name is the app label, the concrete model (that of a proxy is the model it stands for)
         and the primary key; one that no name can have is written as its SHA-256. The database of
         the row is not part of it.
@@ -296,7 +297,7 @@ def _refuse_to_extend(hold: Hold, seconds: float) -> None:
     if claim.maybe_repeated:
         raise LockUnavailable(
             f"extend({seconds:g}): an earlier request for lock {claim.name!r}, whose answer was"
-            " lost, may still come, and bring back the first end. Take the lock again"
+            " lost, may still arrive, and restore the earlier end. Take the lock again"
         )
 
 

@@ -210,7 +210,10 @@ class MultiLock(BlockLock):
         raise_worst(errors)
 
     def _look(self) -> Steps[bool]:
-        """Return whether anyone holds one of the locks now."""
+        """Return whether anyone holds one of the locks now.
+
+        Raises LockUnavailable if a backend does not answer.
+        """
         for part in self._parts:
             if (yield Nested(part.locked, part.alocked)):
                 return True

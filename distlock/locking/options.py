@@ -144,8 +144,8 @@ class LockOptions:
         site, label, is_whole_job = call_site(description)
         if is_whole_job and self.renew and not named:
             raise LockError(
-                f"lock {name!r}: to acquire it is all that this job of an executor does, so nobody"
-                " could release it. In a task use `await lock.aacquire()` or `async with lock`; in"
+                f"lock {name!r}: this job of an executor only acquires it, so nobody could"
+                f" release it. In a task use `await lock.aacquire()` or `async with lock`; in"
                 " a thread take and release it in one function"
             )
         at_least = 0.0 if self.at_least is None else float(self.at_least)

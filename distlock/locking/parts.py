@@ -194,7 +194,7 @@ def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
     """Return the parts; NotSupported where one transaction cannot be tied to all."""
     for part in parts:
         if not isinstance(part, Lock):
-            raise NotSupported(f"MultiLock.atomic() is for locks only, and {part!r} is none")
+            raise NotSupported(f"MultiLock.atomic() is for locks only, and {part!r} is not one")
     aliases = sorted({part.using for part in parts})
     if len(aliases) > 1:
         raise NotSupported(

@@ -164,8 +164,8 @@ class BodyInterrupter:
         except IndexError:
             return
         self.loss = BodyEnded(
-            f"{lease.claim.kind} {lease.name!r} (token {lease.token}) was lost while what it"
-            " protects was running"
+            f"{lease.claim.kind} {lease.name!r} (token {lease.token}) was lost while the work"
+            f" under it was running"
         )
         self.raise_in_body(self.loss)
 

@@ -174,7 +174,8 @@ class Semaphore(SharedLock):
     ) -> bool:
         """Take ``n`` seats; True if they are held afterwards, False if they are not free.
 
-        As ``threading.Semaphore.acquire``. Arguments that are not given are those of the
+        As ``threading.Semaphore.acquire``: ``blocking=False`` tries once, ``timeout`` limits the
+        wait in seconds, -1 waits forever. Arguments that are not given are those of the
         constructor. The seats are taken at once: a waiter for many holds none meanwhile, and those
         who came later wait behind it.
 
@@ -203,7 +204,7 @@ class Semaphore(SharedLock):
         the number is to change without a deploy.
 
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        that is not said. Raises LockUnavailable if the backend does not answer.
         """
         backend, count = self._backend, checked_count("value", value)
         resize = partial(backend.resize, self._key.backend_name, count)
@@ -217,7 +218,10 @@ class Semaphore(SharedLock):
     resize, aresize = twins("resize", _resizing)
 
     def _looking(self) -> Steps[bool]:
-        """Return whether an acquire would have to wait now; a moment later it may be otherwise."""
+        """Return whether an acquire would have to wait now; a moment later it may be otherwise.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._is_full((yield Nested(self.info, self.ainfo)))
 
     locked, alocked = twins("locked", _looking)
@@ -350,8 +354,8 @@ class RWLock:
     ) -> None:
         """Describe a read/write lock; nothing is asked or taken yet.
 
-        The arguments are as of a Lock. A lock and a read/write lock of one name have nothing to do
-        with each other.
+        The arguments, and the errors, are those of Lock. A lock and a read/write lock of one name
+        have nothing to do with each other.
         """
         waits = on_busy, timeout, busy_result
         terms = *waits, lease, None, at_most, renew, True, description, None, on_lost, release

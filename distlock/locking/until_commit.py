@@ -69,21 +69,22 @@ def refuse_unsafe_transactions(key: LockKey, owner: Owner) -> None:
     instead = " or begin the transaction with lock.atomic()" if key.kind is Kind.LOCK else ""
     for connection in without_autocommit():
         raise LockError(
-            f"{lock} needs autocommit on {connection.alias!r}, which is switched off: nobody could"
-            f" tell when its transaction ends. Take the lock with autocommit,{instead}"
+            f"{lock} needs autocommit on {connection.alias!r}, which is switched off: the end of"
+            f" its transaction would be unknown. Take the lock with autocommit,{instead}"
         )
     for connection in open_transactions():
         try:
             too_old = reads_snapshot(connection)
         except Failed as error:
             raise LockError(
-                f"{lock}: the transaction that is open on {connection.alias!r} cannot be asked for"
-                f" its isolation level: {error}"
+                f"{lock}: the transaction that is open on {connection.alias!r} does not answer"
+                f" with its isolation level: {error}"
             ) from error
         if too_old:
             raise LockError(
-                f"{lock} inside a transaction on {connection.alias!r} above READ COMMITTED: what"
-                " that has read may be older than the lock. Take the lock before the transaction"
+                f"{lock} inside a transaction on {connection.alias!r} above READ COMMITTED: rows"
+                f" that it has read may be older than the lock. Take the lock before the"
+                f" transaction"
                 f" begins,{instead}"
             )
 

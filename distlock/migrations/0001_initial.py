@@ -35,7 +35,7 @@ PERMISSIONS = {
         ("purge_queue", "Can remove all items of a queue"),
     ],
     "Config": [("edit_config", "Can change a configuration value, and roll it back")],
-    "Progress": [("cancel_progress", "Can cancel what reports its progress")],
+    "Progress": [("cancel_progress", "Can cancel work that reports its progress")],
 }
 
 

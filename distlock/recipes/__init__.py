@@ -104,7 +104,7 @@ __all__ = [
 
 
 def lock_of(info: LockInfo) -> BaseLock:
-    """Return a lock object for what a backend has told of, to look at it or to break it."""
+    """Return a lock object for an ``info`` from a backend, to look at the lock or to break it."""
     if info.kind is Kind.SEMAPHORE:
         return Semaphore(info.name, using=info.using)
     if info.kind is Kind.RWLOCK:

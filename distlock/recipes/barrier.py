@@ -137,20 +137,29 @@ class BaseBarrier(Recipe):
         return self.info().broken is not None
 
     def _info(self) -> Steps[BarrierInfo]:
-        """Return who waits, and whether it is broken."""
+        """Return who waits, and whether it is broken.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         now = Generation((yield self._read()))
         holders = () if now.broken else Seats(now.snapshot).info(self.using).holders
         waiting = tuple(one for one in holders if one.token in now.arrived)
         return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
 
     def _abort(self) -> Steps[None]:
-        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError."""
+        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         mark = Membership(self, partial(self._break, f"{current_owner()} aborted it", None))
         yield from mark.joining()
         self._keep(mark)
 
     def _reset(self) -> Steps[None]:
-        """Begin again: waiting parties get BrokenBarrierError, and it is no longer broken."""
+        """Begin again: waiting parties get BrokenBarrierError, and it is no longer broken.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         yield self._change(lambda found: Generation(found).begin())
         self._keep(None)
 
@@ -166,11 +175,11 @@ class BaseBarrier(Recipe):
             return Plan(result=now.broken)
         parties = self.parties or now.parties
         if parties is None:
-            raise ValueNotAgreed(f"{self}: parties was not given, and nobody has said how many")
+            raise ValueNotAgreed(f"{self}: parties was not given, and no other party has given it")
         if now.arrived and parties != now.parties:
             raise ValueNotAgreed(
-                f"parties={parties}: {self} is for {now.parties}, by what those say who wait now."
-                " Use the same number everywhere"
+                f"parties={parties}: {self} is for {now.parties}, for the parties that wait now."
+                f" Use the same number everywhere"
             )
         goes_on = now.parties == parties and now.said["broken"] is None
         # A party relies on the generation as it is, and changes it only to begin again.
@@ -300,7 +309,7 @@ class BaseBarrier(Recipe):
     def _over(self, now: Generation, token: int) -> Exception:
         why = now.said["broken"] if token > now.since else None
         if why is None and token not in now.present:
-            return LockLost(f"{self}: this party was lost; whether others passed is not known")
+            return LockLost(f"{self}: this party was lost; it is unknown whether others passed")
         return self._error(why or "it was reset")
 
     def _error(self, why: str) -> BrokenBarrierError:
@@ -350,9 +359,9 @@ class Barrier(BaseBarrier):
     def _wait(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number, 0 to parties - 1, other for each.
 
-        ``timeout`` is for the others to come. When all have, each says that it is still there, and
-        the last one calls the action. For that they have the length of a lease more.
-        A task that is cancelled breaks the barrier.
+        ``timeout`` is the seconds for the others to come. When all have, each says that it is still
+        there, and the last one calls the action. For that they have the length of a lease more. A
+        task that is cancelled breaks the barrier.
 
         Raises BrokenBarrierError if the barrier is broken, is reset, or this has waited for too
         long; ValueNotAgreed if others say another number of parties; LockUnavailable if the backend
@@ -377,7 +386,10 @@ class DoubleBarrier(Block, BaseBarrier):
     kind = Kind.DOUBLE_BARRIER
 
     def _entering(self, timeout: float | None = None) -> Steps[int]:
-        """Wait until all parties have come; return a number as Barrier.wait(). See there."""
+        """Wait until all parties have come; return a number as Barrier.wait(). See there.
+
+        Raises LockError if this object has entered already.
+        """
         if self._party is not None and self._party.lease is not None:
             raise LockError(f"{self}: this object has entered already; each party has its own")
         return self._meet(deadline_of(timeout), passes=False)

@@ -41,7 +41,8 @@ class Candidate:
     """One who stands for election.
 
     ``token`` grows with each candidate that comes. ``since`` is when it came, by the clock of its
-    machine. ``term`` is that of the leader; None for all others.
+    machine. ``term`` is that of the leader; None for all others. ``owner`` is the host, the process
+    and the thread or task that stands; ``priority`` and ``data`` are as Election was given them.
     """
 
     name: str
@@ -57,11 +58,13 @@ class Candidate:
 class Term:
     """One who has led, or leads: since when, until when, and why that ended.
 
-    ``term`` is the fencing token. ``until`` is None for the leader of now. The times are by the
-    clocks of the machines that wrote them down. ``why`` is empty for the present leader, else
-    "resigned", "stepped down" (by a request, or another was appointed) or "lost" (it lost its lock
-    while its process went on). It is "broken" after a force release, "crashed" if its process was
-    killed, stopped or cut off.
+    - ``term``: the fencing token.
+    - ``candidate``, ``owner``: its name; its host, process and thread or task.
+    - ``since``, ``until``: from when to when, by the clocks of the machines that wrote them down;
+      ``until`` is None for the present leader.
+    - ``why``: empty for the present leader, else one of these. "resigned"; "stepped down": by a
+      request, or another was appointed; "lost": it lost its lock while its process went on;
+      "broken": by a force release; "crashed": its process was killed, stopped or cut off.
     """
 
     term: int
@@ -76,7 +79,9 @@ class Term:
 class ElectionInfo:
     """What is known of an election: see Election for each of these.
 
-    ``appointed`` is the name of who was appointed by hand. ``history`` has the newest term first.
+    ``leader`` is who leads. ``candidates`` are all who stand, in the order in which they lead.
+    ``order`` is who is next: "first", "succession" or "appointed". ``appointed`` is the name of who
+    was appointed by hand. ``history`` has the newest term first.
     """
 
     name: str
@@ -182,8 +187,8 @@ class Candidates:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
-                f"order={order!r}: {election} has order={self.order!r} for those who stand now;"
-                " say the same everywhere"
+                f"order={order!r}: {election} has order={self.order!r} for its present"
+                f" candidates; use the same everywhere"
             )
         return Plan([_put(ORDERS, order=order)], [Unchanged(self._found.revision)], members=[said])
 

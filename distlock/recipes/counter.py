@@ -5,8 +5,9 @@ add puts it on the condition that nobody else has since it was read, and beside 
 see Recipe._change_once(): so an add whose answer was lost is made once, and returns the right
 value.
 
-That of a latch has one record, ``latch``: the count it began with, and what is left of it. It is
-put in the same way, exactly once. It never grows again, so a waiter that finds it at 0 can go on.
+The directory of a latch has one record, ``latch``: the count it began with, and what is left of it.
+It is put in the same way, exactly once. It never grows again, so a waiter that finds it at 0 can go
+on.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CounterInfo:
-    """The value of a counter, with the author and the time, by its own clock, of the last change.
+    """The value of a counter, and its last change.
 
+    ``value`` is the number; ``by`` made the last change, and ``at`` is when, by the clock there.
     ``token`` grows with every change. All but the first three are None if it was never changed.
     """
 
@@ -86,7 +88,10 @@ class Counter(Recipe):
         return self.get()
 
     def _info(self) -> Steps[CounterInfo]:
-        """Return the value, and who has changed it last."""
+        """Return the value, and who has changed it last.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read(keys=[_VALUE])
         if (record := found.records.get(_VALUE)) is None:
             return CounterInfo(self.name, self.using)
@@ -101,7 +106,7 @@ class Counter(Recipe):
         value = before + n
         if not LEAST <= value <= MOST:
             raise OverflowError(
-                f"n={shortened(n)}: {self!r} is {before}, and has 64 bits with its sign"
+                f"n={shortened(n)}: {self!r} is {before}, and must stay a signed 64-bit number"
             )
         by = str(current_owner())
         return {"value": value, "by": by, "at": time.time_ns() // 1000}, value
@@ -197,7 +202,10 @@ class CountDownLatch(Recipe):
     wait, await_ = twins("wait", _wait)
 
     def _info(self) -> Steps[LatchInfo]:
-        """Return what it began with, and what is left of that."""
+        """Return what it began with, and what is left of that.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read(keys=[_LATCH])
         if (record := found.records.get(_LATCH)) is None:
             return LatchInfo(self.name, self.using, self._count, self._count)
@@ -238,7 +246,7 @@ class CountDownLatch(Recipe):
         wanted = began if self._count is None else self._count
         if wanted is None:
             raise ValueNotAgreed(
-                f"{self!r}: count was not given, and nobody has said yet what it is"
+                f"{self!r}: count was not given, and no other process has given it"
             )
         if began not in (None, wanted):
             raise ValueNotAgreed(

@@ -170,10 +170,12 @@ class Election(Block, Recipe):
     resign, aresign = twins("resign", _leaving, leaves=True)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Steps[Any]:
-        """Campaign, call a function while this one leads, resign, and return what it returned.
+        """Campaign, call a ``function`` while this one leads, resign, and return what it returned.
 
-        For ``arun()`` it is a coroutine function. If this one leads no more when the function ends,
-        without an error or with LockLost, it campaigns again. Any other error is raised.
+        Further arguments are those of the function. For ``arun()`` it is a coroutine function. If
+        this one leads no more when the function ends, without an error or with LockLost, it
+        campaigns again. Any other error is raised. Raises TypeError if it is no function, and what
+        campaign() and resign() raise.
         """
         if not callable(function):
             raise TypeError(f"function must be callable, not {function!r}")
@@ -233,7 +235,10 @@ class Election(Block, Recipe):
             lock.check()  # what this process knows to be lost must not be committed
 
     def _info(self) -> Steps[ElectionInfo]:
-        """Return who leads, who stands in which order, who was appointed, and who has led."""
+        """Return who leads, who stands in which order, who was appointed, and who has led.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found = Candidates((yield self._read()))
         inspect = partial(inspect_holder, self._candidacy.lock._backend, self._directory)
         lock: LockInfo = yield self._ask(inspect)
@@ -242,19 +247,28 @@ class Election(Block, Recipe):
     info, ainfo = twins("info", _info)
 
     def _leader(self) -> Steps[Candidate | None]:
-        """Return who leads; a moment later it may be another one."""
+        """Return who leads; a moment later it may be another one.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).leader
 
     leader, aleader = twins("leader", _leader)
 
     def _candidates(self) -> Steps[tuple[Candidate, ...]]:
-        """Return who stands, in the order in which they lead."""
+        """Return who stands, in the order in which they lead.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).candidates
 
     candidates, acandidates = twins("candidates", _candidates)
 
     def _history(self) -> Steps[tuple[Term, ...]]:
-        """Return the last 50 terms, newest first: who led, from when to when, why that ended."""
+        """Return the last 50 terms, newest first: who led, from when to when, why that ended.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).history
 
     history, ahistory = twins("history", _history)
@@ -274,7 +288,7 @@ class Election(Block, Recipe):
     def _appoint(
         self, candidate: Candidate | str | None, *, reason: str = "", who: str = ""
     ) -> Steps[None]:
-        """Appoint who is to lead next; ``None`` appoints nobody.
+        """Appoint the ``candidate`` that is to lead next; ``None`` appoints nobody.
 
         With the order "appointed" nobody else may lead then, and who leads is asked to step down.
         With the other orders this one follows the leader of now, unless it loses its place before.
@@ -282,7 +296,7 @@ class Election(Block, Recipe):
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
         that is not said.
 
-        Raises LockError if it does not stand.
+        Raises LockError if it does not stand, LockUnavailable if the backend does not answer.
         """
         yield from self._appointing(candidate)
         named = "nobody" if candidate is None else candidate
@@ -298,7 +312,7 @@ class Election(Block, Recipe):
     appoint, aappoint = twins("appoint", _appoint)
 
     def _step_down(self, term: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Ask the leader of a term to step down; False if it does not lead any more.
+        """Ask the leader of a ``term`` to step down; False if it does not lead any more.
 
         For the leader this is a loss. It keeps others out until it has resigned, or its lease has
         ended: it is no longer renewed. Where its process does not answer, see force_release(). It
@@ -314,7 +328,10 @@ class Election(Block, Recipe):
     step_down, astep_down = twins("step_down", _step_down)
 
     def _force_release(self, term: int, *, reason: str = "", who: str = "") -> Steps[bool]:
-        """Break the lock of a leader; False if it does not lead any more. See Lock."""
+        """Break the lock of the leader of a ``term``; False if it does not lead any more.
+
+        See Lock.force_release().
+        """
         lock, term = self._candidacy.lock, checked_int("term", term)
         signed: dict[str, str] = {"reason": reason, "who": who}
         blocking = partial(lock.force_release, term, **signed)

@@ -34,7 +34,7 @@ _ORDERS: dict[str, tuple[Text, Text]] = {
         _("by priority"),
         _("The candidate of the greatest priority is the next to lead."),
     ),
-    "appointed": (_("by hand"), _("Only who was appointed by hand may lead.")),
+    "appointed": (_("by hand"), _("Only a candidate that was appointed by hand may lead.")),
 }
 #: Why terms have ended.
 _WHY = {
@@ -129,8 +129,9 @@ STEP_DOWN: Action[ElectionInfo] = Action(
         _("For the leader this is a loss, and the next candidate leads once it has resigned."),
         _("Until then, for the length of a lease at most, it keeps the others out."),
         _(
-            "A leader whose process does not answer is not told: it is gone when its lease ends."
-            " If it goes on in spite of being asked, its lock can be broken among the held locks."
+            "A leader whose process does not answer cannot learn of it: it is gone when its"
+            " lease ends."
+            " If it goes on in spite of the request, its lock can be broken among the held locks."
         ),
     ],
     facts=_leader_facts,
@@ -171,16 +172,16 @@ _TERM: Columns[Term] = (
 )
 
 
-@operation(
-    "Appoint who is to lead next.", Option("candidate CANDIDATE", "The name of one who stands.")
-)
+@operation("Appoint the next leader.", Option("candidate CANDIDATE", "The name of a candidate."))
 def _appointing(ref: Ref, options: dict[str, Any]) -> Proposal:
     info, candidate = ref.recipe(Election).info(), options["candidate"]
     named = next((one for one in info.candidates if one.name == candidate), None)
     if named is None:
         names = ", ".join(quoted(one.name) for one in info.candidates)
-        raise Missing(f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
-    when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
+        raise Missing(f"{candidate!r} does not stand; the candidates are: {names or 'nobody'}")
+    when = (
+        "leads as soon as the present leader has left" if info.order == "appointed" else "is next"
+    )
     missing = f"{candidate!r} does not stand in election {ref.exact}"
     ref = ref.of(named.token, candidate)
     return Proposal(ref, _appoint, f"%(target)s {when}.", missing=missing)
@@ -203,8 +204,8 @@ class ElectionDescription(Description[ElectionInfo]):
 
     recipe = Election
     help = "Elections: list, show, history, appoint a leader, ask one to step down."
-    list_help = "List the elections, and who leads."
-    show_help = "Show who leads, and who stands in which order."
+    list_help = "List the elections with their leaders."
+    show_help = "Show the leader, and the candidates in their order."
     empty = _("Elections are listed here once a candidate has stood.")
     missing = "nobody leads or stands in election {}"
     columns: ClassVar[Columns[ElectionInfo]] = (
@@ -218,7 +219,7 @@ class ElectionDescription(Description[ElectionInfo]):
     actions = (APPOINT, STEP_DOWN)
     verbs: ClassVar = {
         "history": Listing(
-            "List who has led, newest first, and why it ended.",
+            "List the former leaders, newest first, and why they ended.",
             lambda ref: ref.recipe(Election).history(),
             _TERM,
             missing="nobody has led in election {}",
@@ -278,9 +279,9 @@ def _explanation(report: ElectionInfo) -> list[Text]:
         )
     elif report.candidates:
         first = _(
-            "Nobody leads at the moment: the last leader’s lease has not ended yet, or nobody who"
-            " stands may lead."
+            "Nobody leads at the moment: the last leader’s lease has not ended yet, or no"
+            " candidate may lead."
         )
     else:
-        first = _("Nobody leads, and nobody stands.")
+        first = _("There is no leader and no candidate.")
     return [first, _ORDERS[report.order][1]]

@@ -30,8 +30,9 @@ _EVENT = "event"
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
-    """Whether an event is set, and who has set or cleared it last, and when, by its own clock.
+    """Whether an event is set, and its last change.
 
+    ``is_set`` is its state; ``by`` set or cleared it last, and ``at`` is when, by the clock there.
     ``token`` grows with every change. All but the first three are None if it was never set.
     """
 
@@ -52,25 +53,39 @@ class Event(Recipe):
     kind = Kind.EVENT
 
     def _info(self) -> Steps[EventInfo]:
-        """Return whether it is set, and who has changed it last."""
+        """Return whether it is set, and who has changed it last.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._seen((yield self._read()))
 
     def _look(self) -> Steps[bool]:
-        """Return whether it is set."""
+        """Return whether it is set.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._info()).is_set
 
     def _set(self) -> Steps[None]:
-        """Set it, and wake all who wait. Setting it twice does no harm."""
+        """Set it, and wake all who wait. Setting it twice does no harm.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._become(True)
 
     def _clear(self) -> Steps[None]:
-        """Let those who come from now on wait until it is set again."""
+        """Let those who come from now on wait until it is set again.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._become(False)
 
     def _wait(self, timeout: float | None = None) -> Steps[bool]:
         """Wait until it is set; False if it is not for ``timeout`` seconds (None: forever).
 
         True also if it was set while this waited, and cleared again before this could see it.
+        Raises LockUnavailable if the backend does not answer until then, or for the length of a
+        lease.
         """
         tokens = set[int | None]()
 

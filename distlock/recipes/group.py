@@ -53,7 +53,8 @@ class Member:
     """One who is, or was, in a group.
 
     ``token`` grows with every join, so it tells two members of one name apart. ``owner`` has the
-    host, process id and thread or task that joined; ``since`` is when.
+    host, process id and thread or task that joined; ``since`` is when. ``data`` is what it says of
+    itself.
     """
 
     name: str
@@ -64,7 +65,10 @@ class Member:
 
 
 class Change(NamedTuple):
-    """What has become of a member; see Group.changes()."""
+    """What has become of a member; see Group.changes().
+
+    ``what`` is "joined", "updated", "left" or "crashed", ``member`` who it is about.
+    """
 
     what: What
     member: Member
@@ -131,7 +135,7 @@ class Group(Block, Recipe):
     leave, aleave = twins("leave", _leaving, leaves=True)
 
     def _update(self, data: Mapping[str, Any]) -> Steps[None]:
-        """Say something else of this member, from now on, also when it joins again.
+        """Change the ``data`` of this member, from now on, also when it joins again.
 
         Raises LockNotHeld if it is no member; LockLost if it was lost and is not back yet: it will
         come back with the new data; LockUnavailable if the backend cannot be asked.
@@ -160,7 +164,10 @@ class Group(Block, Recipe):
     # Looking
 
     def _members(self) -> Steps[tuple[Member, ...]]:
-        """Return the members, in the order in which they have joined."""
+        """Return the members, in the order in which they have joined.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         roll = Roll((yield self._read()))
         return tuple(map(roll.member, roll.there.values()))
 
@@ -193,7 +200,7 @@ class Group(Block, Recipe):
     achanges = changes
 
     def watch(self, callback: Callable[[Change], object]) -> Watch:
-        """Call ``callback(change)`` for each change, as Config.watch() does for values."""
+        """Call ``callback(change)`` for each change; return and raise as Config.watch() does."""
         return Watch(partial(_MembersWatcher, self), callback)
 
     # Inside
@@ -294,8 +301,8 @@ class GroupDescription(Description[Sequence[Member]]):
     """The members of a group: since when they are there, and their data."""
 
     help = "Groups of processes: list, show."
-    list_help = "List the groups, and how many are in each."
-    show_help = "Show who is in a group."
+    list_help = "List the groups, with their numbers of members."
+    show_help = "Show the members of a group."
     empty = _("Groups are listed here once a process has joined one.")
     missing = "nobody is in group {}"
     entries = "members"
@@ -329,7 +336,7 @@ class GroupDescription(Description[Sequence[Member]]):
             tables=[Table("members", _("Members"), self.members, report, empty, hint)],
             explanation=[
                 _(
-                    "Each process that is there renews its record. If a process dies, or is cut"
+                    "Each member renews its record. If a process dies, or is cut"
                     " off for longer than its lease, it is gone from here."
                 ),
                 _(

@@ -141,6 +141,7 @@ def _entries(found: Snapshot) -> list[Record]:
 class Value:
     """What a Config was set to.
 
+    - ``value``: as set() was given it; the default of get() if it was never set.
     - ``version``: 1, 2, 3 …; 0 if it was never set.
     - ``who``, ``reason``, ``at``: who set it, why, and when, by the clock of that machine.
     - ``stale``: the backend could not be asked, and this is what this process has seen last.
@@ -202,6 +203,7 @@ class Config(Log):
     ) -> Steps[int]:
         """Set the value for all processes; return its version.
 
+        - ``value``: anything that JSON, or the ``encoder``, can say, in 64 KiB at most.
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
           several who change the same version one succeeds. Without it the last one wins.
         - ``reason``: why, for people.
@@ -245,7 +247,8 @@ class Config(Log):
     ) -> Steps[int]:
         """Set the value to what it was in a version; return the new version, which this makes.
 
-        Raises ValueError if that version is not kept any more; the rest is as for set().
+        ``version`` is the number of the old one. Raises ValueError if it is not kept any more; the
+        rest is as for set().
         """
         key = _entry_key(checked_int("version", version))
         found: Snapshot = yield self._read(keys=[key])
@@ -335,6 +338,7 @@ def _value_of(record: Record | None, default: Any = None) -> Value:
 class Message:
     """What was published.
 
+    - ``message``: as publish() was given it.
     - ``number``: 1, 2, 3 …
     - ``who``, ``at``: who published it, and when, by the clock of that machine.
     - ``missed``: how many messages before this one were removed before the subscriber read them.
@@ -357,7 +361,7 @@ class Topic(Log):
     kind = Kind.TOPIC
 
     def _publish(self, message: Any, *, who: str = "") -> Steps[int]:
-        """Publish what JSON can say, in 64 KiB at most; return its number.
+        """Publish a ``message``: what JSON can say, in 64 KiB at most; return its number.
 
         ``who`` and errors: as for Config.set(). After LockUnavailable with ``maybe_applied`` it
         may have been published, once, or may be yet.

@@ -147,7 +147,7 @@ ROLL_BACK: Action[Versions] = Action(
 
 _IF = Option(
     "--if-version N",
-    "Do it only if this is the version now; 0 for a value that was never set.",
+    "Set it only if this is the present version; 0 for a value that was never set.",
     "int",
 )
 
@@ -161,7 +161,7 @@ def _setting(ref: Ref, options: dict[str, Any]) -> Proposal:
 
 
 @operation(
-    "Set the value to what it was in an earlier version.",
+    "Set the value of an earlier version again.",
     Option("version VERSION", "The version to go back to.", "int"),
     _IF,
 )
@@ -237,7 +237,7 @@ class ConfigDescription(Description[Value]):
             offers=[Offer("edit", _("Edit…"), ref.of(now.version))],
             explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),
-                _("A process that cannot reach the backend goes on with what it has seen last."),
+                _("During an outage a process goes on with the last value that it has seen."),
             ],
         )
 

@@ -42,7 +42,12 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A registration: its name, owner and time; ``data`` is the owner's.
+    """What is registered under a name.
+
+    - ``address``, ``data``: as the owner has given them.
+    - ``unique``: whether nobody else can have the name.
+    - ``owner``, ``token``: who registered it, and the fencing token.
+    - ``since``: when it was registered.
 
     ``promised`` is the address to which the name is being handed over, see hand_over().
     """
@@ -83,6 +88,7 @@ class Names(Recipe):
     ) -> Steps[Registration]:
         """Give a name an address, for as long as this process lives and keeps what is returned.
 
+        - ``name``, ``address``: texts, the name as of a Lock.
         - ``unique``: nobody else can have the name. With False it is that of a service, and each
           registration adds an address. Use one of the two for a name: the other is refused.
         - ``data``: is returned by resolve(); at most 4 KiB of JSON.
@@ -113,13 +119,19 @@ class Names(Recipe):
     register, aregister = twins("register", _register)
 
     def _resolve(self, name: str) -> Steps[Address | None]:
-        """Return what has the name, None if nothing has; of a service the oldest address."""
+        """Return what has the ``name``, None if nothing has; of a service the oldest address.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return self._wait_for(name, 0)
 
     resolve, aresolve = twins("resolve", _resolve)
 
     def _resolve_all(self, name: str | None = None) -> Steps[tuple[Address, ...]]:
-        """Return all that is registered under a name, or under any name; the oldest first."""
+        """Return all that is registered under a ``name``, or under any (None), the oldest first.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         if name is None:
             seen = yield self._read()
         else:
@@ -129,7 +141,11 @@ class Names(Recipe):
     resolve_all, aresolve_all = twins("resolve_all", _resolve_all)
 
     def _wait_for(self, name: str, timeout: float | None = None) -> Steps[Address | None]:
-        """Return what has the name, once something has; None after ``timeout`` seconds."""
+        """Return what has the ``name``, once something has; None after ``timeout`` seconds.
+
+        None waits forever. Raises LockUnavailable if the backend does not answer until then, or for
+        the length of a lease.
+        """
         wanted, deadline = checked_name(name), deadline_of(timeout)
 
         def look(snapshot: Snapshot) -> Address | None:
@@ -143,7 +159,8 @@ class Names(Recipe):
         """Return a number that this namespace has never given, and will never give again.
 
         It is the revision of a change, so numbers grow, with gaps of any size. They go on growing
-        after a failover and a sweep; not if the backend is set back to an old copy.
+        after a failover and a sweep; not if the backend is set back to an old copy. Raises
+        LockUnavailable if the backend does not answer.
         """
         # Deleting what is not there is a change as well, and leaves nothing behind.
         change = partial(self._store.apply, self._directory, [Delete("number")], ())

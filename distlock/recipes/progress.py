@@ -101,6 +101,7 @@ class Progress(Block, Recipe):
     ) -> None:
         """Describe a progress; nothing is asked yet.
 
+        - ``name``, ``using``: as of a Lock.
         - ``total``: how much there is to do; None if that is not known.
         - ``unit``: what is counted, for people: "rows".
 
@@ -114,7 +115,11 @@ class Progress(Block, Recipe):
     # Reporting
 
     def _entering(self) -> Steps[Self]:
-        """Begin a new attempt, which takes the place of those before; ``with`` does it."""
+        """Begin a new attempt, which takes the place of those before; ``with`` does it.
+
+        Returns this object. An outage is logged, not raised. Raises RuntimeError if it has begun
+        already, NotSupported if the backend keeps no records.
+        """
         _ = self._backend  # raises NotSupported if it keeps no records
         state = self._state()
         if state.membership is not None:
@@ -143,7 +148,7 @@ class Progress(Block, Recipe):
         self._check(state)
 
     def set(self, n: float) -> None:
-        """Say how many are done in all; a smaller number than before changes nothing."""
+        """Say that ``n`` are done in all; a smaller number than before changes nothing."""
         checked_number("n", n)
         state = self._state()
         with state.mutex:
@@ -151,7 +156,7 @@ class Progress(Block, Recipe):
         self._check(state)
 
     def step(self, text: str) -> None:
-        """Say what is being done now; of a long text the beginning is shown."""
+        """Say what is being done now; of a long ``text`` the beginning is shown."""
         self._state().step = shown_text("text", text)
         self.check()
 
@@ -167,7 +172,11 @@ class Progress(Block, Recipe):
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
     def _leaving(self, state: str = "done", error: str = "") -> Steps[None]:
-        """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it."""
+        """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it.
+
+        ``state`` is one of these, ``error`` a text for people. An outage is logged, not raised.
+        Raises ValueError for another state.
+        """
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
         error, this = shown_text("error", error), self._state()
@@ -196,8 +205,9 @@ class Progress(Block, Recipe):
     @classmethod
     @async_unsafe("Progress.get() would block the event loop; use `await Progress.aget()`.")
     def get(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
-        """Return how far the work of a name is; None if nobody has reported under it of late.
+        """Return how far the work of a ``name`` is; None if nobody has reported under it of late.
 
+        ``using`` is the alias of the backend. Raises LockUnavailable if that does not answer.
         A report stays for a day after the end or the loss, see ``manage.py locks sweep``.
         """
         refuse_reentry()
@@ -225,7 +235,7 @@ class Progress(Block, Recipe):
         False, and nothing is changed, if no worker reports under this name, or not with ``token``,
         the one of the report that was looked at. The worker sees it within some seconds. It is
         written to the audit log, with ``reason`` and ``who`` did it: the system's user, if that is
-        not said.
+        not said. Raises LockUnavailable if the backend does not answer.
         """
         wanted = None if token is None else checked_token(token)
 
@@ -349,6 +359,7 @@ def track(
 ) -> Iterator[T]:
     """Yield what an iterable has, and report how far that is: ``track(rows, "import")``.
 
+    - ``iterable``: what is worked on.
     - ``name``: as of a Progress; or one that has begun, which then goes on after the loop.
     - ``total``: how many there are; by default the length of the iterable, if it has one.
     - ``unit``, ``using``: as of a Progress.
@@ -374,7 +385,7 @@ async def atrack(
     unit: str = "",
     using: str = DEFAULT_ALIAS,
 ) -> AsyncIterator[T]:
-    """See track(); for an ``async for``."""
+    """Yield as track() does, for an ``async for``."""
     progress, block = _prepared(iterable, name, total, unit, using)
     async with block:
         async for item in iterable:

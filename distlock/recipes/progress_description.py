@@ -75,7 +75,7 @@ CANCEL: Action[Report] = Action(
     button=_("Ask it to end"),
     consequences=lambda report, ref: [
         _("Within some seconds its next report raises Cancelled in the worker."),
-        _("Work that reports nothing any more, or catches the error, goes on."),
+        _("Work that no longer reports, or catches the error, goes on."),
     ],
     facts=_facts,
     perform=lambda ref, values: ref.recipe(Progress).cancel(ref.token, **signature(values)),
@@ -117,8 +117,8 @@ class ProgressDescription(Description[Report | None]):
     """Bars that move."""
 
     help = "Progress of work: list, show, watch it live, ask it to end."
-    list_help = "List the work that reports, or has of late."
-    show_help = "Show how far a piece of work is."
+    list_help = "List the work that reports, or has reported lately."
+    show_help = "Show the progress of a piece of work."
     empty = _("Work is listed here while it reports its progress.")
     missing = "nobody reports progress as {}"
     columns: ClassVar[Columns[Report]] = (

@@ -99,7 +99,7 @@ class Queue(OperatedQueue):
         """Put an item at the end; return its number, which grows from item to item.
 
         As ``queue.Queue.put``: if the queue is full this waits for room, for at most ``timeout``
-        seconds (None and -1: forever), or not at all with ``blocking=False``. The body is anything
+        seconds (None and -1: forever), or not at all with ``blocking=False``. ``body`` is anything
         that JSON, or the ``encoder``, can say, in 64 KiB at most. It is no part of an open
         transaction: see put_on_commit().
 
@@ -112,14 +112,17 @@ class Queue(OperatedQueue):
     def _put_many(
         self, bodies: Sequence[Any], blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[int]]:
-        """Put up to 12 items, one after the other, all in one change or none; see put()."""
+        """Put up to 12 items, one after the other, all in one change or none; return their numbers.
+
+        ``bodies`` are theirs; the rest is as for put().
+        """
         items.check_number("bodies", bodies)
         bodies = [encoded_by(self._encoder, "body", body) for body in bodies]
         for body in bodies:
             items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
 
-    @async_unsafe("put_on_commit() is for transactions, which tasks have none of; use aput().")
+    @async_unsafe("put_on_commit() needs a transaction, and tasks have none; use aput().")
     def put_on_commit(
         self,
         body: Any,
@@ -129,6 +132,8 @@ class Queue(OperatedQueue):
         using: str | None = None,
     ) -> None:
         """Put an item when the open transaction has committed; at once, if none is open.
+
+        - ``body``: as of put().
 
         After a rollback nothing is put; nor if the process dies between the commit and the put.
         Errors of put() about a body are raised here, and changes of it from now on do not count.
@@ -207,9 +212,10 @@ class Queue(OperatedQueue):
         return taken
 
     def _ack_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
-        """Acknowledge up to 12 deliveries of this queue in one change.
+        """Acknowledge up to 12 ``deliveries`` of this queue in one change.
 
         Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
+        Raises TypeError or ValueError if they are not deliveries of this queue.
         """
         items.check_number("deliveries", deliveries)
         for one in deliveries:
@@ -222,26 +228,42 @@ class Queue(OperatedQueue):
     # Looking
 
     def _looking(self) -> Steps[items.QueueInfo]:
-        """Return what is in the queue now, and who works on it; a moment later it may differ."""
+        """Return what is in the queue now, and who works on it; a moment later it may differ.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         seen: Snapshot = yield self._read()
         bound = yield from self._config.getting(self._maxsize, stale=False)
         return self._describe(seen, items.checked_size(bound.value))
 
     def _counting(self) -> Steps[int]:
-        """Return how many items are not acknowledged; see also info()."""
+        """Return how many items are not acknowledged.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._looking()).size
 
     def _finding_empty(self) -> Steps[bool]:
-        """Return whether nothing is in the queue, and nothing is being delivered."""
+        """Return whether nothing is in the queue, and nothing is being delivered.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._looking()).size == 0
 
     def _finding_full(self) -> Steps[bool]:
-        """Return whether put() would have to wait now."""
+        """Return whether put() would have to wait now.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         info = yield from self._looking()
         return 0 < info.maxsize <= info.size
 
     def _joining(self, timeout: float | None = None) -> Steps[bool]:
-        """Wait until all items are acknowledged, or put aside; False if the time is over."""
+        """Wait until all items are acknowledged, or put aside; False after ``timeout`` seconds.
+
+        None waits forever. Raises LockUnavailable if the backend does not answer until then, or for
+        the length of a lease.
+        """
 
         def look(now: Snapshot) -> bool | None:
             return None if self._describe(now, 0).size else True

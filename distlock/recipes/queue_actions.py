@@ -188,7 +188,7 @@ RELEASE: Action[Contents] = Action(
     button=_("Take it back"),
     consequences=lambda contents, ref: [
         _("The item is ready at once, and is delivered again."),
-        _("Its consumer may still be working on it, but cannot acknowledge it any more."),
+        _("Its consumer may still be working on it, but can no longer acknowledge it."),
     ],
     facts=_release_facts,
     perform=_release,
@@ -242,8 +242,8 @@ def _purge(ref: Ref, values: dict[str, Any]) -> Effect:
 
 
 @operation(
-    "Remove what is ready, or the dead letters. Asks first.",
-    Option("--dead", "The dead letters, in place of what is ready.", "flag"),
+    "Remove the ready items, or the dead letters. Asks first.",
+    Option("--dead", "The dead letters, instead of the ready items.", "flag"),
     asks=True,
 )
 def _purging(ref: Ref, options: dict[str, Any]) -> Proposal:
@@ -260,8 +260,8 @@ def _resize(ref: Ref, values: dict[str, Any]) -> bool:
 
 
 @operation(
-    "Change for all how many items there may be.",
-    Option("maxsize N", "How many items there may be; 0 for no bound.", "whole"),
+    "Change the bound of the queue for all.",
+    Option("maxsize N", "The maximum of items; 0 for no bound.", "whole"),
 )
 def _resizing(ref: Ref, options: dict[str, Any]) -> Proposal:
     bound = "%(maxsize)d items at most" if options["maxsize"] else "any number of items"

@@ -91,7 +91,7 @@ class QueueDescription(Description[QueueInfo]):
     recipe = Queue
     help = "Queues: list, show, dead letters, retry, release, purge, resize."
     list_help = "List the queues, and how full they are."
-    show_help = "Show what is in a queue, and who works on it."
+    show_help = "Show the items of a queue, and its consumers."
     empty = _("Queues are listed here once something was put into one.")
     columns: ClassVar[Columns[QueueInfo]] = (
         (_("Ready"), _depth),
@@ -160,8 +160,8 @@ class QueueDescription(Description[QueueInfo]):
                 ),
                 _ASIDE,
                 _(
-                    "The bound is shown once somebody has changed it for all; else each program has"
-                    " said its own."
+                    "The bound is shown once somebody has changed it for all; until then each"
+                    " program has its own."
                 ),
             ],
             tabs=[

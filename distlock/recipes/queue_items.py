@@ -59,9 +59,13 @@ _NUMBER = re.compile(r"/([0-9]{20})(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class QueueItem:
-    """An item: what was put, how many attempts were begun, and when it was put.
+    """An item of a queue.
 
-    ``at`` is of the clock of the machine that has put it. ``reason`` is why it was put back last.
+    - ``id``: its number, which grows from item to item.
+    - ``body``: what was put.
+    - ``attempts``: how many were begun.
+    - ``at``: when it was put, by the clock of the machine that did.
+    - ``reason``: why it was put back last.
     """
 
     id: int
@@ -85,7 +89,7 @@ class QueueItem:
         return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
 
     def matches(self, text: str) -> bool:
-        """Return whether a text is in the body or the reason, or is the number; case is ignored."""
+        """Return whether ``text`` is in the body or the reason, ignoring case, or is the number."""
         body = (
             self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False)
         )
@@ -109,9 +113,13 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryInfo:
-    """A delivery that goes on: of which item, to whom, and since when by the clock of its machine.
+    """A delivery that goes on.
 
-    ``delayed``: nobody has it; it was put back for later.
+    - ``id``: the number of the item.
+    - ``token``: the fencing token of the delivery.
+    - ``owner``: who has it.
+    - ``since``: since when, by the clock of that machine.
+    - ``delayed``: nobody has it; it was put back for later.
     """
 
     id: int
@@ -133,6 +141,7 @@ class QueueInfo:
     ``size`` items are not acknowledged: they are ``ready``, being ``delivered``, or put back for
     later (``delayed``); ``dead`` ones do not count. ``maxsize`` is 0 if there is no bound.
     ``oldest`` is when the first one that is ready was put, by the clock of the machine that did.
+    ``deliveries`` are those that go on, and the delayed ones.
     """
 
     name: str
@@ -187,7 +196,7 @@ def why_unreadable(record: Record) -> str:
         return f"it cannot be read: {value.reason}"
     if isinstance(value, dict) and value.keys() == _FIELDS:
         return ""
-    return "it cannot be read: it is no item of a queue"
+    return "it cannot be read: it is not an item of a queue"
 
 
 def put_back(

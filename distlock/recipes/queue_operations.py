@@ -49,7 +49,7 @@ _MOST_LISTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class ItemPage:
-    """Some items of a queue, in the order that was asked for.
+    """Some ``items`` of a queue, in the order that was asked for.
 
     ``looked_at`` items were read for it. ``after`` is the number of the last of these, from which
     the next page goes on; None if no item follows.
@@ -62,9 +62,9 @@ class ItemPage:
 
 @dataclass(frozen=True, slots=True)
 class ItemInfo:
-    """An item, its ``state`` (ready, delivered, delayed or dead), and its delivery if it has one.
+    """An ``item``, its ``state``, and its ``delivery`` if it has one, else None.
 
-    One that is delayed was put back for later.
+    The state is "ready", "delivered", "dead", or "delayed": put back for later.
     """
 
     item: QueueItem
@@ -148,6 +148,7 @@ class OperatedQueue(QueueRecords):
     ) -> Steps[ItemPage]:
         """Return some items that are "ready", "delivered" (or delayed) or "dead", by their numbers.
 
+        - ``state``: one of these.
         - ``most``: how many.
         - ``after``: begin behind this number, as the page before says; None: begin at the end.
         - ``reverse``: from the newest to the oldest.
@@ -165,7 +166,10 @@ class OperatedQueue(QueueRecords):
         return (yield from pager.collecting(checked_count("most", most), text, seconds))
 
     def _finding(self, id: int) -> Steps[ItemInfo | None]:
-        """Return an item with its state and its delivery; None if it is done, or never was."""
+        """Return an item with its state and its delivery; None if it is done, or never was.
+
+        ``id`` is its number. Raises LockUnavailable if the backend does not answer.
+        """
         store, directory = self._store, self._directory
         kinds = {READY: "ready", DEAD: "dead", AGAIN: "ready", LAST: "dead"}
         number = checked_int("id", id)
@@ -189,13 +193,13 @@ class OperatedQueue(QueueRecords):
     # Operating
 
     def _resizing(self, maxsize: int, *, reason: str = "", who: str = "") -> Steps[None]:
-        """Change for all how many items there may be, 0 for no bound, while the queue is used.
+        """Change ``maxsize`` for all: how many items there may be, 0 for no bound.
 
         It is the value of ``Config("queue:NAME")`` from now on. If it is set there, producers
         notice it after a second. Items beyond a lower bound stay.
 
         It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
-        that is not said.
+        that is not said. Raises LockUnavailable if the backend does not answer.
         """
         yield from self._config.setting(checked_size(maxsize), None, reason, who)
         bound = f"{maxsize} items at most" if maxsize else "any number of items"
@@ -203,7 +207,10 @@ class OperatedQueue(QueueRecords):
         yield self._change(self._touch, keys=[TAIL])
 
     def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
-        """Return what is dead, in the order of their numbers; ``most`` of them."""
+        """Return what is dead, in the order of their numbers; ``most`` of them.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         return (yield from self._paging("dead", most)).items
 
     def _retrying(
@@ -215,7 +222,7 @@ class OperatedQueue(QueueRecords):
         reason: str = "",
         who: str = "",
     ) -> Steps[bool]:
-        """Put a dead letter at the end of the queue as a new item; False if it is gone.
+        """Put a dead ``letter`` at the end of the queue as a new item; False if it is gone.
 
         See put() for the arguments and the errors, resize() for ``reason`` and ``who``.
         """
@@ -320,7 +327,7 @@ class OperatedQueue(QueueRecords):
                 break
 
     def _purging(self, *, dead: bool = False, reason: str = "", who: str = "") -> Steps[int]:
-        """Remove the items that are ready, or the dead letters; return how many these were.
+        """Remove the items that are ready, or (``dead``) the dead letters; return how many.
 
         What is put meanwhile stays. ``reason``, ``who``: see resize().
         """
@@ -343,8 +350,8 @@ class OperatedQueue(QueueRecords):
     def _releasing(self, id: int, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
         """Take the delivery of an item from its consumer, by its token; False if it is over.
 
-        The item is ready at once, and its consumer cannot acknowledge it any more. ``reason``,
-        ``who``: see resize().
+        The item is ready at once, and its consumer cannot acknowledge it any more. ``id`` is the
+        number of the item, ``token`` that of the delivery. ``reason``, ``who``: see resize().
         """
         release = partial(self._release, checked_int("id", id), checked_token(token))
         found: DeliveryInfo | None = yield self._ask(release)

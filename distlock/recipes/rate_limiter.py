@@ -62,7 +62,8 @@ _KNOWN_PART = 1 / 8
 class RateInfo:
     """The present state of a rate limiter.
 
-    - ``permits``, ``period``: as who changed it last has said; None if nobody ever did.
+    - ``permits``, ``period``: how many in how many seconds, as the last change says; None if there
+      was none.
     - ``taken``: how many permits count now, as far as this process knows.
     - ``waiting``: who waits, in the order of being served.
     """
@@ -129,6 +130,7 @@ class RateLimiter(Block, Recipe):
     ) -> Steps[bool]:
         """Take ``n`` permits at once; True if they are granted, False if there are not enough.
 
+        ``blocking=False`` tries once; ``timeout`` limits the wait in seconds, and -1 waits forever.
         Arguments that are not given are those of the constructor. A waiter for many gets none
         meanwhile, and those who came later wait behind it. One that returns False, is cancelled or
         interrupted takes none; only if the backend does not answer just then they may count for a
@@ -150,7 +152,10 @@ class RateLimiter(Block, Recipe):
         return PermitAttempt(self)
 
     def _info(self) -> Steps[RateInfo]:
-        """Return how many permits count now, and who waits."""
+        """Return how many permits count now, and who waits.
+
+        Raises LockUnavailable if the backend does not answer.
+        """
         found: Snapshot = yield self._read()
         taken = sum(one.n for one in self._counting(found))
         record, waiting = found.records.get(PERMITS), Seats(found).info(self.using).holders
@@ -394,7 +399,7 @@ class RateLimiterDescription(Description[RateInfo]):
     """How many permits are taken, of how many, and who waits."""
 
     help = "Rate limiters: list, show."
-    empty = _("Rate limiters are listed here once somebody has had a permit of one.")
+    empty = _("Rate limiters are listed here once one has granted a permit.")
     columns: ClassVar[Columns[RateInfo]] = (
         (_("Taken"), lambda report: Cell(report.taken, "number")),
         (_("Permits"), lambda report: Cell(report.permits, "number")),
@@ -411,5 +416,5 @@ class RateLimiterDescription(Description[RateInfo]):
         return Detail(
             self.row(report),
             [Table("waiting", _("Waiting"), WAITING, report.waiting, _("Nobody waits."))],
-            [_("Each process counts a permit for a full period from when it has seen it first.")],
+            [_("Each process counts a permit for a full period after it first saw it.")],
         )

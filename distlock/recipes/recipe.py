@@ -65,7 +65,11 @@ class Recipe:
     kind: ClassVar[Kind]
 
     def __init__(self, name: str, using: str = DEFAULT_ALIAS) -> None:
-        """TypeError or ValueError for names that a Lock would refuse, too; nothing is asked yet."""
+        """Describe it; nothing is asked yet.
+
+        ``name`` and ``using`` are as of a Lock. Raises TypeError or ValueError that names the
+        argument and its value.
+        """
         self.name = checked_name(name)
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
@@ -141,7 +145,7 @@ class Recipe:
             if told is not None and told.value["change"] == change:
                 return Plan(result=told.value["result"])
             if doubt and clock() >= until:
-                raise LockUnavailable(f"{self!r}: whether a change was made is not known any more")
+                raise LockUnavailable(f"{self!r}: it is unknown whether a change was made")
             if (new := become(found.records.get(key))) is None:
                 return Plan()
             value, result = new
@@ -334,7 +338,7 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
         check_value(value, record, Put(argument, record).text)
     except TooLarge as error:
         raise ValueError(
-            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"
+            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with the values beside it,"
             f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:

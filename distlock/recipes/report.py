@@ -28,6 +28,10 @@ class Report:
     - ``state``: "running", "done", "failed", "cancelled", or "lost": its worker died, or was cut
       off for longer than its lease.
     - ``since``, ``at``: when it began, and when this was written, by the worker's wall clock.
+    - ``owner``: the host, the process and the thread or task of the worker.
+    - ``done``, ``total``, ``unit``: how many of how many are done; None if the total is not known.
+    - ``step``: what is being done now.
+    - ``description``: what was going on where it began, see distlock.activity.
     - ``token``: tells its worker from others; None if that is gone.
     - ``cancelling``: whether somebody has asked it to end.
     - ``attempt``: counts those who have reported under this name.
@@ -78,7 +82,7 @@ def reporter_of(snapshot: Snapshot) -> Record | None:
 
 
 def bar(report: Report, width: int = 80) -> str:
-    """Return a line of text for a terminal that shows a report, ``width`` columns at most.
+    """Return a line of text for a terminal that shows a ``report``, ``width`` columns at most.
 
     ``import  48% [#########           ] 480/1000 rows, 12.3/s, 0:00:42 left: prices``
     """

@@ -162,8 +162,7 @@ class RecipeRecords:
             time.sleep(pause)
         self._give_back(claims, deadline)
         raise Overtaken(
-            f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
-            " changed"
+            f"{directory!r} on {self._alias!r}: others changed it before each attempt to change it"
         )
 
     def _carry_out(

@@ -194,8 +194,8 @@ class SeatRequests:
         if wait:
             return look
         raise LockUnavailable(
-            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it each time that it"
-            " was to be taken"
+            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it before each"
+            f" attempt to take it"
         )
 
     def _taken(

@@ -139,8 +139,8 @@ class Seats:
         if wanted is None:
             if agreed is None:
                 raise ValueNotAgreed(
-                    f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
-                    f" many seats it has; say it with `manage.py locks resize --create"
+                    f"{claim.kind} {claim.name!r}: value was not given, and the number of seats"
+                    f" is not set yet; set it with `manage.py locks resize --create"
                     f" --using={alias} NAME NUMBER`"
                 )
             wanted = agreed
@@ -150,8 +150,8 @@ class Seats:
         )
         if agreed not in (None, wanted) and others:
             raise ValueNotAgreed(
-                f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for those who use"
-                " it now. Use the same value everywhere, or change it for all with resize() or"
+                f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for its present"
+                f" users. Use the same value everywhere, or change it for all with resize() or"
                 f" `manage.py locks resize --using={alias} NAME NUMBER`"
             )
         if claim.seats > wanted:

@@ -89,7 +89,7 @@ def log_unreleased(hold: Hold, call_site: str) -> None:
         hold.lease.name,
         hold.backend.alias,
         f", acquired at {call_site}" if call_site else "",
-        f"it is not renewed any more, and ends in {hold.lease.remaining:.0f} s"
+        f"it is no longer renewed, and ends in {hold.lease.remaining:.0f} s"
         if hold.orphaned
         else "it is still held around that",
         extra=hold.log_fields(),

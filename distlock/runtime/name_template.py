@@ -31,8 +31,9 @@ def warn_if_unfilled(name: str, lock: object) -> None:
     """Warn of a name that looks like a template; Python shows it once for each place."""
     if (field := _FIELD.search(name)) and not getattr(lock, "name_is_filled_in", False):
         warnings.warn(
-            f"lock {name!r}: {field[0]} was not filled in, so all who take it share one lock. Is"
-            " an f missing before the string? If it is meant, ignore distlock.UnfilledTemplate",
+            f"lock {name!r}: {field[0]} was not filled in, so all callers share one lock. Is"
+            " an f missing before the string? If you mean it literally, ignore"
+            " distlock.UnfilledTemplate",
             UnfilledTemplate,
             stacklevel=callers_level(),
         )
@@ -61,12 +62,12 @@ class NameTemplate:
         try:
             self.fields = frozenset(fields := _fields(template))
         except ValueError as error:
-            raise ValueError(f"name {template!r} is no template: {error}") from None
+            raise ValueError(f"name {template!r} is not a template: {error}") from None
         for field in fields:
             if field not in known:
                 kind, owner = whose
                 raise ValueError(
-                    f"name {template!r} mentions {field!r}, which is no {kind} of {owner}; its"
+                    f"name {template!r} mentions {field!r}, which is not a {kind} of {owner}; its"
                     f" {kind}s are: {', '.join(known) or 'none'}"
                 )
         if not fields:
@@ -166,7 +167,8 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, spec: str) -> Any:
         if value is None:
             raise ValueError(
-                "None does not tell one lock from another. If it is meant, write !s after the"
+                "None does not distinguish one lock from another. If you mean it, write !s after"
+                " the"
                 " field, as in {kind!s}"
             )
         return super().format_field(_one_spelling(value), spec)

@@ -52,7 +52,7 @@ class LeaseRenewer:
     def __init__(self) -> None:
         #: protects this and Holds; it is taken for moments only
         self.mutex = threading.Lock()
-        #: The leases, by nonce. Who has the mutex may take one out: then it is renewed no more.
+        #: The leases, by nonce. A thread with the mutex may take one out, which ends its renewal.
         self.kept: dict[str, Hold] = {}
         #: The one timer, and its time. A lease that is due earlier sets a new one in its place.
         self._timer: Timer | None = None
@@ -285,7 +285,7 @@ def _send_loss(hold: Hold, reason: str) -> None:
 
 def _log_untold(hold: Hold) -> None:
     name, fields = hold.lease.name, hold.log_fields()
-    thread_logger.exception("could not tell of the loss of %r", name, extra=fields)
+    thread_logger.exception("could not report the loss of %r", name, extra=fields)
 
 
 @dataclass(slots=True)

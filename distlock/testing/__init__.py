@@ -68,9 +68,9 @@ def isolated_locks() -> Iterator[None]:
 def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     """Have somebody else hold locks until the block ends: another thread of this process.
 
-    Each is the name of a Lock, or any lock with its options: ``Semaphore("mail", 1)``,
-    ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``. Naming a semaphore twice
-    takes two of its seats. The test may break them.
+    Each of ``wanted`` is the name of a Lock, or any lock with its options:
+    ``Semaphore("mail", 1)``, ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``.
+    Naming a semaphore twice takes two of its seats. The test may break them.
 
     Raises LockBusy if one is not free, LockUnavailable if its backend cannot be asked.
     """

@@ -80,7 +80,8 @@ class Owner:
     """The holder of a lock, or a waiter.
 
     ``key`` decides whether two owners are one; it holds a random nonce of the process, so that a
-    reused process or thread id is never mistaken for its predecessor. The rest is for people.
+    reused process or thread id is never mistaken for its predecessor. ``host``, ``pid`` and
+    ``thread``, the name of the thread or task, are for people.
 
     ``within`` are the keys of the pieces of work on the same thread that wait for this one: their
     holds are entered again. It is known in this process only.
@@ -228,7 +229,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One grant of a lock: the claim it answers, its fencing token, and when it ends.
+    """One grant of a lock: the ``claim`` it answers, its fencing ``token``, and when it ends.
 
     ``deadline`` is by the local clock, counted from before the request was sent, less the
     difference of two clocks. So it lies before the moment at which the server may give the lock to
@@ -241,18 +242,22 @@ class Lease:
 
     @property
     def name(self) -> str:
+        """The name of the lock."""
         return self.claim.name
 
     @property
     def owner(self) -> Owner:
+        """Who holds it."""
         return self.claim.owner
 
     @property
     def duration(self) -> float:
+        """Seconds that the lease lasts from each renewal on."""
         return self.claim.duration
 
     @property
     def nonce(self) -> str:
+        """A random text that tells its claim from every other."""
         return self.claim.nonce
 
     @property
@@ -308,8 +313,8 @@ class _KnownHold(_Labelled):
 class Holder(_KnownHold):
     """One of those who hold a lock; None stands for what the backend does not know.
 
-    The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
-    read/write lock a writer has ALL_SEATS.
+    The fields are those of :class:`LockInfo`, ``description`` and the rest. ``seats`` are how many
+    of a semaphore it has; of a read/write lock a writer has ALL_SEATS.
     """
 
     owner: Owner
@@ -325,33 +330,35 @@ class Holder(_KnownHold):
 class LockInfo(_KnownHold):
     """The state of one lock, by the backend's own clock (etcd: by the holder's).
 
-    ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
-    for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
-    known in advance). ``waiters`` is None where the backend does not know who waits, else the
-    waiters in the order in which they will be served: of each process the one that waits there for
-    all its threads and tasks, and after these, in ``Lock.info()``, the others of this very process;
-    a :class:`Waiting` where the time is known, too. ``behind`` says how many more wait in other
-    processes, as these have said within the last five seconds. ``waiting`` is the number of all
-    who wait, ``waiting_processes`` that of their processes; None as for ``waiters``. ``token`` of a
-    free lock is the last one handed out, where it is known.
-
-    ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a
-    session stands for it, the seconds after which the servers end the session of a process that is
-    gone. ``renews`` says whether its holder asked for renewals when it took the lock.
-    ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
-    Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
-    length, False, and when the holder left. All three are None for a free lock.
-
-    ``last`` is who had a free lock last, in a database that still has its row.
-
-    ``call_site`` is the file and the line where it was taken, as ``shop/views.py:42``, "" where
-    that is not known.
-
-    ``kind`` tells a semaphore and a read/write lock from a lock. Several may hold these: ``owner``,
-    ``token`` and the like are then of the one who has held it for longest, ``other_holders`` are
-    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has (0 if
-    nobody has said yet), ``seats`` how many of them the first holder has, and ``taken`` how many
-    are taken in all.
+    - ``name``, ``using``, ``kind``: which lock it is. ``kind`` tells a semaphore and a read/write
+      lock from a lock.
+    - ``state``: whether it is free, held, or its lease has expired.
+    - ``owner``: who holds it.
+    - ``token``: the fencing token; of a free lock the last one handed out, where it is known.
+    - ``since``, ``held_for``: when it was acquired, and the seconds since then.
+    - ``until``, ``remaining``: when the lease ends, and the seconds until then. These four and
+      ``owner`` are None for a free lock, and where a backend has no such notion: the end of a
+      ZooKeeper session is not known in advance.
+    - ``description``: what it is held for.
+    - ``lease``: seconds that the lease lasts from each renewal on; in ZooKeeper, where a session
+      stands for it, seconds after which the servers end the session of a process that is gone.
+    - ``renews``: whether its holder asked for renewals when it took the lock.
+    - ``renewed_at``: when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
+      Where the holder has left and the lock stays taken (``at_least``), these three are about that
+      rest: its length, False, and when the holder left. All three are None for a free lock.
+    - ``waiters``: who waits, in the order in which they are served; None where the backend does not
+      know. Of each process it is the one that waits there for all its threads and tasks. After
+      these come, in ``Lock.info()``, the others of this process. Where the time is known, too, it
+      is a :class:`Waiting`.
+    - ``behind``: how many more wait in other processes, as these have said within the last five
+      seconds.
+    - ``slots``: how many seats a semaphore has, 0 if nobody has said yet.
+    - ``seats``: how many of them the first holder has.
+    - ``other_holders``: several may hold a semaphore or a read/write lock. ``owner``, ``token`` and
+      the like are of the one who has held it for longest; these are the rest.
+    - ``last``: who had a free lock last, in a database that still has its row.
+    - ``call_site``: the file and the line where it was taken, as ``shop/views.py:42``; "" where
+      that is not known.
     """
 
     name: str

@@ -207,13 +207,13 @@ class NamePages:
             return page_of(self.look(names), query)
         note = (
             f"{len(names)} names are too many to look at each lock: all are counted as held, also"
-            " those that were freed lately, and nobody as waiting."
+            " recently released ones, and no waiters are counted."
         )
         counts = Counts(held=len(names))
         search = query.search.lower()
         wanted = [name for name in names if search in name.lower()]
         if search and wanted:
-            note += " Some of the names match, so nothing but names was searched."
+            note += " Some of the names match, so only names were searched."
         if 0 < len(wanted) <= most:
             return replace(page_of(self.look(wanted), query), counts=counts, note=note)
         by_state = query.status not in (None, DisplayStatus.HELD)

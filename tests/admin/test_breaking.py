@@ -78,7 +78,7 @@ def test_the_page_that_asks_names_the_waiters_and_who_is_next(backend, ask, hold
     assert f":{first.pid}</bdi> is next and gets the lock at once." in text.replace(
         ":MainThread", ""
     )
-    heading = "Who waits, in the order in which they get it"
+    heading = "Waiters, in the order in which they get it"
     waiting = text[text.index(heading) : text.index("What this does")]
     assert 0 < waiting.index(f":{first.pid}<") < waiting.index(f":{second.pid}<")
 
@@ -151,7 +151,7 @@ def test_of_a_stopped_process_it_is_not_known_until_its_lease_is_over(
     def shown(sentence):
         return eventually(lambda: sentence in operator.get(address).content.decode())
 
-    assert shown("If it was stopped or cut off, it counts on the lock until")
+    assert shown("If it was stopped or cut off, it relies on the lock until")
     assert shown("lock.held is false there by the clock of its own process")
     stopped.signal(signal.SIGCONT)
 

@@ -73,8 +73,8 @@ def test_the_counts_say_that_they_are_of_names(backend):
     page = backend.page(LockQuery())
     assert page.counts.waiting is None
     assert page.note == (
-        "15000 names are too many to look at each lock: all are counted as held, also those that"
-        " were freed lately, and nobody as waiting."
+        "15000 names are too many to look at each lock: all are counted as held, also"
+        " recently released ones, and no waiters are counted."
     )
 
 
@@ -168,7 +168,7 @@ def test_names_come_first(backend):
     """What a name matches is shown at once, and the page says that no more was searched."""
     page = backend.page(LockQuery(search="job:0700"))
     assert names(page) == NAMES[7000:7010]
-    assert page.note.endswith("Some of the names match, so nothing but names was searched.")
+    assert page.note.endswith("Some of the names match, so only names were searched.")
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -15,7 +15,7 @@ from tests.contract.watch import eventually
 from tests.servers.process import free_port
 
 LOCAL = "distlock.backends.local.LocalBackend"
-NOT_FOR_ALL = "What the error says is shown only to users who may see the texts of errors."
+NOT_FOR_ALL = "The text of the error is shown only to users who may see the texts of errors."
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_what_is_said_after_a_break_that_failed(stopped, client_of, url, user):
     client = client_of(user)
     data = {"hold": ['["zookeeper", 1, "one", "lock"]'], "confirmed": "yes", "reason": "a test"}
     page = client.post(url("release"), data, follow=True).content.decode()
-    assert "1 lock was not released, because its backend could not be asked" in page
+    assert "1 lock was not released, because its backend could not be reached" in page
     assert ("127.0.0.1" in page) is (user == "operator")
     page = client.post(url("release"), {"hold": data["hold"]})
     assert ("127.0.0.1" in page.content.decode()) is (user == "operator")

@@ -93,7 +93,7 @@ def test_a_page_of_which_nothing_is_left_leads_to_the_first(local, show, taken):
     taken("a")
     page = show("?after=default:0:zzz")
     assert page.locks == []
-    assert "Nothing on this page any more" in page.text
+    assert "Nothing is left on this page" in page.text
 
 
 @pytest.mark.parametrize("place", ["after", "before"])
@@ -201,7 +201,7 @@ def test_a_backend_that_is_down_is_a_card_and_the_others_are_shown(settings, sho
     assert "refused" in down.problem
     assert "cannot import BACKEND" in wrong.problem
     assert "Cannot be asked" in page.text
-    assert "without the backends that cannot be asked" in page.text
+    assert "without the backends that do not answer" in page.text
     locks.close_all()
 
 

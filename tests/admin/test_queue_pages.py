@@ -196,7 +196,7 @@ def test_the_error_that_ends_a_change_in_bulk_is_only_for_those_who_may_see_it(
     assert "discarded: 2." in done
     assert 'class="warning"' in done
     assert ("db7.internal" in done) == seen
-    assert ("What the error says is shown only to" in done) != seen
+    assert ("The text of the error is shown only to" in done) != seen
 
 
 def test_what_has_died_since_it_was_shown_is_left_alone(letters, client):

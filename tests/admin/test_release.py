@@ -232,7 +232,7 @@ def test_a_backend_that_there_is_not(operator, url, local):
     assert "DISTLOCK" in page.content.decode()
     response = operator.post(url("release"), {"hold": holds, "confirmed": "yes", "reason": "a"})
     said = [str(message) for message in get_messages(response.wsgi_request)]
-    assert said[0].startswith("1 lock was not released, because its backend could not be asked")
+    assert said[0].startswith("1 lock was not released, because its backend could not be reached")
 
 
 def test_an_expired_hold_can_be_released_too(ask, confirm, local, expired):
@@ -264,7 +264,7 @@ def test_a_backend_that_is_gone_at_the_last_moment(ask, confirm, behind_a_networ
         locks["default"].inspect("one")  # it knows by now that its session is closed
     response = confirm(page)
     (said,) = response.said
-    assert said.startswith("2 locks were not released, because their backend could not be asked")
+    assert said.startswith("2 locks were not released, because their backend could not be reached")
 
 
 @pytest.mark.slow

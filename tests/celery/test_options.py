@@ -106,7 +106,7 @@ def test_of_a_subclass():
     [("blocking", False), ("renew", False), ("owner", "o"), ("description", "d")],
 )
 def test_an_option_of_lock_that_a_task_has_not_is_refused(option, value):
-    with pytest.raises(TypeError, match=f"task .*report: {option}={value!r} is no option of a"):
+    with pytest.raises(TypeError, match=f"task .*report: {option}={value!r} is not an option of a"):
         locked_task(lock="report", **{option: value})(report)
 
 

@@ -62,7 +62,7 @@ def test_the_id_of_a_task_may_be_long(tasks, key, length, known):
 def test_a_second_call_with_a_callback_returns_the_first_without_it(tasks, key, caplog):
     first = tasks.queued.apply_async((key,), queue=NOWHERE)
     assert tasks.queued.apply_async((key,), link=echo.s()).id == first.id
-    assert "what is linked to this call will not be called" in caplog.text
+    assert "callbacks linked to this call will not be called" in caplog.text
 
 
 def test_it_says_what_it_is_held_for(tasks, key, lock):

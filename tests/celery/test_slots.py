@@ -81,7 +81,7 @@ def test_who_says_another_number_during_a_deploy_comes_later(tasks, key, slots, 
     new = tasks.slot_of_three.delay(key)
     log = prefork.await_log(f"[{new.id}] is requeued")
     said = log[log.index(f"[{new.id}] is requeued") :]
-    assert f"value=3: semaphore {key!r} has 2 seats for those who use it now" in said
+    assert f"value=3: semaphore {key!r} has 2 seats for its present users" in said
     assert silence(f"{key}:started")
     cue(f"{key}:end")
     assert old.get(timeout=LIMIT) == key

@@ -54,7 +54,7 @@ def test_another_thread_is_ended():
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(30)
-    assert ended == ["lock 'a' (token 7) was lost while what it protects was running"]
+    assert ended == ["lock 'a' (token 7) was lost while the work under it was running"]
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class TestTheEntry:
             ({"BACKEND": LOCAL, "LEASE": 9, "RENEW": 4}, "RENEW is 4, but with LEASE 9"),
             ({"BACKEND": LOCAL, "RELEASE": None}, "RELEASE must be 'now' or 'commit', not None"),
             ({"BACKEND": "distlock.nowhere.Backend"}, "cannot import BACKEND"),
-            ({"BACKEND": "distlock.locking.lock.Lock"}, "is no lock backend"),
+            ({"BACKEND": "distlock.locking.lock.Lock"}, "is not a lock backend"),
             ({"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}, "OPTIONS['database'] is 'x'"),
             (
                 {"BACKEND": DATABASE, "OPTIONS": {"database": "oracle"}},

@@ -135,7 +135,7 @@ class TestElection:
     def test_one_who_stands_is_appointed(self, leader, run, run_json):
         assert run("election", "appoint", "scheduler", "ada").code == DONE
         wrong = run("election", "appoint", "scheduler", "eve")
-        assert (wrong.code, "those who stand: ada" in wrong.err) == (NOT_HELD, True)
+        assert (wrong.code, "the candidates are: ada" in wrong.err) == (NOT_HELD, True)
 
     def test_one_that_nobody_stands_in_has_its_own_exit_code(self, local, run):
         for verb in ("show", "history"):
@@ -230,7 +230,7 @@ class TestQueue:
         asked = run(*release, f"--token={delivery.token}")
         assert (asked.code, letters.info().delivered) == (USAGE, 1)  # no terminal to ask at
         assert re.search(rf"item +{delivery.id}\n", asked.out)
-        assert "cannot acknowledge it any more" in asked.out
+        assert "can no longer acknowledge it" in asked.out
         delivery.ack()
 
     def test_is_purged(self, letters, run):

@@ -109,7 +109,7 @@ class TestFilters:
     @pytest.mark.parametrize("prefix", ["a\x00", "a\nb", "x" * 565])
     def test_by_a_prefix_that_no_name_can_have(self, local, run, prefix):
         result = run("list", f"--prefix={prefix}")
-        assert (result.code, "no name can begin with" in result.err) == (1, True)
+        assert (result.code, "a name cannot begin with" in result.err) == (1, True)
 
     def test_by_state(self, local, run_json, taken):
         taken("held")

@@ -78,5 +78,5 @@ def test_who_leads_is_asked_of_the_whole_host(process, backend_settings, setting
 
 def test_help_says_what_its_exit_codes_mean(process):
     said = " ".join(" ".join(process("ping", "--help").finish()).split())
-    assert "1 a backend could not be asked" in said
+    assert "1 a backend did not answer" in said
     assert "3 no process of this host leads" in said

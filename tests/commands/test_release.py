@@ -32,7 +32,8 @@ class TestWithoutAQuestion:
         assert local.inspect("stock").state is State.FREE
 
     def test_says_whether_the_holder_is_told(self, local, run, taken):
-        for renew, said in ((True, "learns of it when it next renews"), (False, "is not told")):
+        learns = {True: "learns of it when it next renews", False: "does not learn of it"}
+        for renew, said in learns.items():
             (lock,) = taken(f"stock:{renew}", renew=renew)
             assert said in run("release", lock.name, "--token", str(lock.token), "--yes").out
 

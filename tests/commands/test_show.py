@@ -125,7 +125,7 @@ class TestWhereANameIsKnown:
     def test_names_that_are_alike_are_proposed(self, run, run_json, taken, typed):
         taken("stock", "report:7")
         result = run("show", typed)
-        assert result.out == "Names that are alike: stock (lock on default)\n"
+        assert result.out == "Similar names: stock (lock on default)\n"
         assert (result.code, result.err) == (3, f"lock {typed!r} is not held, and not known")
         (similar,) = run_json("show", typed)["similar"]
         assert similar == {"name": "stock", "kind": "lock", "using": "default"}

@@ -85,7 +85,7 @@ def test_the_number_may_be_the_one_that_was_said_last(local):
     class Agreed(Here):
         lock_slots = "agreed"
 
-    with pytest.raises(CommandError, match="nobody has said yet") as raised:
+    with pytest.raises(CommandError, match="the number of seats is not set yet") as raised:
         call_command(Agreed())
     assert raised.value.returncode == FAILED
     call_command("locks", "resize", "here", "1", "--create", stdout=io.StringIO())
@@ -141,7 +141,7 @@ class TestResize:
         with Semaphore("mailer"), Semaphore("mailer"):
             assert run("resize", "mailer", "1").out == (
                 "mailer on default had 3 seats, and has 1 now; 2 taken.\n"
-                "Seats are granted again when enough of these have been left.\n"
+                "Seats are granted again when enough of these have been released.\n"
             )
             assert not Semaphore("mailer", on_busy="raise").acquire()
         with Semaphore("mailer") as mailer:
@@ -151,7 +151,7 @@ class TestResize:
         Semaphore("mailer").resize(3)
         ended = run("resize", "mialer", "5")
         assert ended.code == FAILED
-        assert "Nobody uses a semaphore mialer on default" in ended.err
+        assert "No semaphore mialer on default is in use" in ended.err
         assert "--create" in ended.err
         assert list(locks["default"].store.directories()) == ["semaphore:mailer"]
 

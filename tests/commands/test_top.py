@@ -132,7 +132,7 @@ class TestAtATerminal:
         live = terminal("top", env={"TERM": "dumb-as-a-post"})
         assert live.end() == 1
         assert "this terminal cannot show it" in "".join(live.lines)
-        assert "say --once" in "".join(live.lines)
+        assert "use --once" in "".join(live.lines)
 
 
 @pytest.mark.parametrize("every", ["0", "soon", "-1"])

@@ -56,7 +56,7 @@ def test_a_profiler_can_interrupt_after_a_thread_was_ended():
     """CPython 3.11 enters no function any more if an exception was set and taken back."""
     run = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60)
     assert run.stdout.splitlines() == [
-        "lock 'stock' (token 7) was lost while what it protects was running",
-        "lock 'stock' (token 7) was lost while what it protects was running",
+        "lock 'stock' (token 7) was lost while the work under it was running",
+        "lock 'stock' (token 7) was lost while the work under it was running",
         "interrupted",
     ], run.stderr

@@ -138,7 +138,7 @@ def test_none_is_no_value_of_a_field():
 
 
 def test_nor_is_the_key_of_a_row_that_is_not_saved_yet():
-    with pytest.raises(ValueError, match="None does not tell one lock from another"):
+    with pytest.raises(ValueError, match="None does not distinguish one lock from another"):
         build_for(Unsaved())
 
 

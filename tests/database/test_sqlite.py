@@ -369,7 +369,7 @@ def test_a_database_that_each_connection_has_to_itself_is_refused(backend, datab
     before = settings["NAME"]
     settings["NAME"] = ":memory:"
     try:
-        with pytest.raises(ImproperlyConfigured, match="nobody would see the locks"):
+        with pytest.raises(ImproperlyConfigured, match="none would see the locks"):
             backend.try_acquire(claim(name))
     finally:
         settings["NAME"] = before

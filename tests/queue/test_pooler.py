@@ -167,7 +167,7 @@ def found():
 def test_a_check_finds_the_pooler(behind):
     ((check, message, hint),) = found()
     assert check == "distlock.W003"
-    assert "not first come, first served" in message
+    assert "not served first come, first served" in message
     assert '"poll"' in hint
 
 

@@ -250,7 +250,7 @@ class TestParties:
         assert both(threads, using, name) == [0, 1]
 
     def test_who_says_none_takes_that_of_the_others(self, threads, using, name):
-        with pytest.raises(ValueNotAgreed, match="nobody has said"):
+        with pytest.raises(ValueNotAgreed, match="no other party has given it"):
             Barrier(name, using=using).wait()
         [there] = come(threads, using, name, 2, 1)
         assert wait(using, name) == 1

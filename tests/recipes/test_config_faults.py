@@ -315,7 +315,7 @@ class TestServersThatAreBehind:
         behind.keep(config)
         config.set(2)
         monkeypatch.setattr("distlock.recipes.log.MOST_BUSY", 0.2)
-        with behind, pytest.raises(LockUnavailable, match="others changed it each time"):
+        with behind, pytest.raises(LockUnavailable, match="others changed it before each attempt"):
             config.set(3)
 
     def test_a_value_that_stays_older_is_what_all_go_back_to(self, behind, name, caplog):
@@ -373,6 +373,6 @@ def test_an_interrupt_at_any_moment_leaves_versions_and_numbers_in_order(
 def test_a_value_for_which_others_were_always_faster_was_not_set(local, monkeypatch, name):
     monkeypatch.setattr(LocalStore, "apply", lambda *_: None)
     monkeypatch.setattr("distlock.recipes.log.MOST_BUSY", 0.1)
-    with pytest.raises(LockUnavailable, match="others changed it each time") as failed:
+    with pytest.raises(LockUnavailable, match="others changed it before each attempt") as failed:
         Config(name).set(1)
     assert not failed.value.maybe_applied

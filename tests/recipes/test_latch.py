@@ -124,7 +124,7 @@ def test_without_a_count_others_have_to_say_it(latch, using, name):
     assert not other.wait(0)
     assert other.info().count is None
     for use in (other.count_down, lambda: other.count):
-        with pytest.raises(ValueNotAgreed, match="nobody has said yet"):
+        with pytest.raises(ValueNotAgreed, match="no other process has given it"):
             use()
     latch.count_down()
     assert other.count_down() == 1

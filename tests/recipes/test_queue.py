@@ -352,7 +352,7 @@ class TestBadInput:
             (
                 lambda queue: queue.put("x" * 65_000),  # too large with what is said of it later
                 ValueError,
-                "body must have at most 65536 bytes in JSON, with what is kept beside it, got 'xx",
+                "body must have at most 65536 bytes in JSON, with the values beside it, got 'xx",
             ),
             (lambda queue: queue.put("one", block=False), TypeError, r"Queue\.put\(\) .*'block'$"),
             (

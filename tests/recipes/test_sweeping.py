@@ -26,7 +26,7 @@ def test_what_nobody_uses_leaves_nothing(using, name):
     assert {f"semaphore:{name}", f"rwlock:{name}"} <= known(using)
     sweep_every_kind(locks[using])
     assert not {f"semaphore:{name}", f"rwlock:{name}"} & known(using)
-    with pytest.raises(LockError, match="nobody has said yet"):
+    with pytest.raises(LockError, match="the number of seats is not set yet"):
         Semaphore(name, using=using).acquire()
     with Semaphore(name, 4, using=using) as seat:
         assert seat.info().slots == 4

@@ -53,7 +53,7 @@ def test_as_many_programs_run_as_there_are_slots_and_the_next_one_waits(start, s
         (["--slots=2", "--at-least=5"], USAGE, "at_least=5.0 does not go with slots=2"),
         (["--slots=0"], None, "argument --slots: it must be at least 1"),
         (["--slots=two"], None, "argument --slots: it must be a number or 'agreed', not 'two'"),
-        (["--slots=3"], FAILED, "has 2 seats for those who use it now"),
+        (["--slots=3"], FAILED, "has 2 seats for its present users"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_runs(options, code, says, capfd):

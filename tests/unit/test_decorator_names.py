@@ -278,7 +278,7 @@ def test_a_class_cannot_be_decorated():
 
 
 def test_a_text_that_is_no_template_is_named():
-    with pytest.raises(ValueError, match="^name 'report:{x' is no template: expected '}'"):
+    with pytest.raises(ValueError, match="^name 'report:{x' is not a template: expected '}'"):
 
         @Lock("report:{x")
         def report(x):

@@ -71,7 +71,7 @@ def settings_checks(alias: str, database: str) -> Iterator[CheckMessage]:
     entry = f"DISTLOCK[{alias!r}]"
     if str(connection.settings_dict["NAME"]) in ("", ":memory:"):
         yield Error(
-            "The locks live in a SQLite database in memory, which every connection has for itself.",
+            "The locks live in a SQLite database in memory, and every connection has its own.",
             hint="Give the database a file, or use distlock.backends.local.LocalBackend.",
             obj=entry,
             id="distlock.E003",
@@ -112,7 +112,7 @@ def _database_checks(database: str, wait: str) -> Iterator[CheckMessage]:
     except (DatabaseError, ImproperlyConfigured) as error:
         yield Warning(
             f"The database {database!r} could not be asked about its locks: {error}",
-            hint="Locks raise LockUnavailable until it can be.",
+            hint="Locks raise LockUnavailable until it answers.",
             id="distlock.W005",
         )
 
@@ -234,10 +234,10 @@ def _galera(database: str, cursor: Any) -> Iterator[CheckMessage]:
         yield Warning(
             f"The database {database!r} is a Galera cluster of {size} nodes with wsrep_sync_wait ="
             f" {wait}: where the connections of one process go to several nodes, the holder of a"
-            " lock may not see what the last one has written.",
+            " lock may not see the writes of the last one.",
             hint="Set wsrep_sync_wait to 7 in the servers' configuration. If there is one node that"
             " all write through, silence this with SILENCED_SYSTEM_CHECKS. Either way keep the"
-            " clocks of the nodes together: leases end by the clock of the node that is asked.",
+            " clocks of the nodes together: leases end by the clock of the node that answers.",
             id="distlock.W007",
         )
 
@@ -261,11 +261,11 @@ def _pooler(connection: Any, wait: str) -> Iterator[CheckMessage]:
         return
     if wait == "auto":
         message = (
-            "locks, and changes of semaphores and the like, are waited for by looking now and then,"
-            " and locks not first come, first served."
+            "waiters for locks, and for changes of semaphores and the like, poll, and locks are"
+            " not first come, first served."
         )
         hint = (
-            'Set OPTIONS["wait"] to "poll" to agree with that, to "native" if the pooler keeps one'
+            'Set OPTIONS["wait"] to "poll" to accept that, to "native" if the pooler keeps one'
             " session for each client (PgBouncer's pool_mode = session)"
         )
     elif _shares_sessions(connection):

@@ -200,7 +200,7 @@ class Connection:
     def run(self, statement: Statement, limit: float | None) -> Result:
         """See ask(). ``limit`` is the seconds that the server gets for the answer, None: no limit.
 
-        For whoever has the connection alone.
+        Only the borrower of the connection may call it.
         """
         self.until = None if limit is None else clock() + limit
         return self.ask(statement)

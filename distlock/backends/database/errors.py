@@ -93,7 +93,7 @@ class NoTable(StatementFailed):
     maybe_applied = False
 
 
-_LOCKED = "a transaction of someone else keeps the row of the lock, or the whole table, locked"
+_LOCKED = "another transaction keeps the row of the lock, or the whole table, locked"
 
 # https://mariadb.com/kb/en/mariadb-error-code-reference/
 _MYSQL: dict[int, type[StatementFailed]] = {

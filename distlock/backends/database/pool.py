@@ -298,9 +298,9 @@ class Pool:
         self.pooled = pooled
         if pooled:
             logger.warning(
-                "the database %r is reached through a connection pooler: locks in it are waited for"
-                " by looking now and then, and not first come, first served. Set 'wait' in"
-                " DISTLOCK's OPTIONS to 'poll' to agree with that, or to 'native' if the pooler"
+                "the database %r is reached through a connection pooler: waiters for its locks"
+                " poll, and are not served first come, first served. Set 'wait' in"
+                " DISTLOCK's OPTIONS to 'poll' to accept that, or to 'native' if the pooler"
                 " keeps one session for each client (PgBouncer's pool_mode = session).",
                 self.database,
             )

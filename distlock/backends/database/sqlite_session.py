@@ -160,8 +160,8 @@ def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> Data
     """Return what ``opened()`` returns, which connects the wrapper."""
     if wrapper.settings_dict["NAME"] == ":memory:":
         raise ImproperlyConfigured(
-            f"DATABASES[{wrapper.alias!r}] is ':memory:', of which every connection has its own:"
-            " nobody would see the locks of others. Use a file, or for the threads of one"
+            f"DATABASES[{wrapper.alias!r}] is ':memory:', and every connection has its own: none"
+            f" would see the locks of others. Use a file, or for the threads of one"
             " process 'file:locks?mode=memory&cache=shared'."
         )
     if gate.broken:

@@ -160,8 +160,8 @@ class WaitManager:
                     return waiters[0].lease.take()
                 except NotAnswered:
                     raise LockUnavailable(
-                        f"lock {claim.name!r} was granted, but nobody took it before its lease"
-                        " ended"
+                        f"lock {claim.name!r} was granted, but its waiter did not take it before"
+                        f" its lease ended"
                     ) from None
             yield Sleep(pause)
             lease: Lease | None = yield self._attempt(claim, evidence, deadline)

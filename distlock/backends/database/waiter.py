@@ -126,9 +126,9 @@ class HolderEvidence:
 class WakeReason(Enum):
     """Why a waiter's statement is cancelled in the server."""
 
-    GRANTABLE = "the lock can be taken, and the one whose turn it is does not"
-    REQUEUE = "the statement is in somebody's way"
-    CANCEL = "nobody waits for the answer any more"
+    GRANTABLE = "the lock is free, and the first waiter does not take it"
+    REQUEUE = "the statement blocks another one"
+    CANCEL = "no caller waits for the answer"
 
 
 class Waits(Protocol):

@@ -235,7 +235,7 @@ class Applying:
         client = self.client
         if left(self.deadline, 1.0) <= 0:
             if self._overtaken:
-                raise Overtaken(f"others changed {self.path} each time that it was to be changed")
+                raise Overtaken(f"others changed {self.path} before each attempt to change it")
             raise client.unavailable(f"has not carried out a change of {self.path} in time")
 
         def may_send() -> bool:

@@ -48,7 +48,7 @@ def test_nothing_is_red_while_nothing_is_selected(visit):
 def test_a_holder_leads_to_all_that_its_process_holds(visit, scene):
     visitor = visit()
     page = visitor.list("?q=report")
-    page.get_by_title("What this process holds and waits for").click()
+    page.get_by_title("Holds and waits of this process").click()
     visitor.sees("feed", "report:7")
     assert page.get_by_label("Search").input_value().endswith(f":{scene['children'][1].pid}:")
 

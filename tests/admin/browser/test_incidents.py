@@ -108,7 +108,7 @@ def test_a_lock_has_been_held_for_two_hours_and_forty_wait_for_it(use, mariadb, 
         expect(admin.locator(".dl-waiter-list li")).to_have_count(4)
         expect(admin.locator("#dl-waiters-title")).to_have_text(re.compile(r"Waiters (40 in )?4"))
         admin.shoot("incident-1")
-        admin.get_by_title("What this process holds and waits for").first.click()
+        admin.get_by_title("Holds and waits of this process").first.click()
         names = admin.locator(".dl-table tbody .dl-name > :first-child")
         expect(names).to_have_text(["report", "report:cache"])
 
@@ -129,7 +129,7 @@ def test_two_wait_for_each_other_over_two_backends(use, child, admin):
     rows(admin).get_by_role("link", name="orders", exact=True).click()
     waiters = admin.locator(".dl-waiters")
     expect(waiters).to_contain_text(f":{other.pid}")
-    waiters.get_by_title("What this process holds and waits for").click()
+    waiters.get_by_title("Holds and waits of this process").click()
     names = admin.locator(".dl-table tbody .dl-name > :first-child")
     expect(names).to_have_text(["orders", "stock"])  # it waits for one, and holds the other
     expect(rows(admin).filter(has_text="stock").locator(".dl-owner").first).to_contain_text(
@@ -167,7 +167,7 @@ def test_holders_were_killed_and_stopped(use, child, admin):
     expect(names).to_have_text(["killed", "stopped"])
     rows(admin).get_by_role("link", name="killed").click()
     expect(admin.locator("#dl-lock")).to_contain_text(
-        "Whoever asks next gets the lock. There is no need to break it; a sweep clears it."
+        "The next request gets the lock. There is no need to break it; a sweep clears it."
     )
     stopped.signal(signal.SIGCONT)
 
@@ -192,7 +192,7 @@ def test_one_database_is_silent_and_another_one_is_dead(use, proxied, usual_time
         admin.shoot("incident-4")
         health.get_by_role("link", name="default", exact=True).click()
         card = admin.locator(".dl-card").filter(has_text="default")
-        expect(card).to_contain_text("What is held there is unknown; it may be a lot.")
+        expect(card).to_contain_text("The locks held there are unknown; there may be many.")
         expect(card.get_by_role("link", name="Ask again")).to_be_visible()
     finally:
         silent.heal()
@@ -253,7 +253,7 @@ def test_an_election_flaps(use, child, admin):
         expect(crashed.locator(".dl-name")).to_have_text(["beat-2", "beat-1", "beat-0"])
         expect(admin.locator("#dl-recipe")).to_contain_text("If its process dies, or is cut off")
         admin.shoot("incident-7")
-        crashed.first.get_by_title("What this process holds and waits for").click()
+        crashed.first.get_by_title("Holds and waits of this process").click()
         expect(admin.get_by_role("heading", name="No such lock")).to_be_visible()  # it is gone
     finally:
         last.resign()
