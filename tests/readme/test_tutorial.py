@@ -34,9 +34,6 @@ PROJECT = [
     "pip install -q Django",
     "django-admin startproject mysite .",
 ]
-of_readme = pytest.mark.skipif(
-    f"## {FIRST_STEPS}\n" not in README.read_text(), reason="the README has no first steps"
-)
 #: That of the reader's superuser.
 PASSWORD = re.search(r"SUPERUSER_PASSWORD=(\S+) .* --username (\S+)", PAGE)
 
@@ -180,21 +177,18 @@ def test_the_tutorial_on_postgresql(
     follow(page, tmp_path, {**environment, **installing, **postgresql_of_reader})
 
 
-@of_readme
 def test_the_readme_from_the_sources(tmp_path: Path) -> None:
     page, environment = from_the_sources(readme(), tmp_path)
     follow(page, tmp_path, environment)
     assert {step.what for step in page} == {"type", "see", "write"}
 
 
-@of_readme
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_readme_from_the_wheel(tmp_path: Path, installing: dict[str, str]) -> None:
     follow(readme(), tmp_path, installing)
 
 
-@of_readme
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_readme_on_postgresql(
