@@ -39,8 +39,10 @@ _PAUSE = 0.02
 class Lock(BaseLock):
     """A lock that one owner at a time holds, among all processes that use the same backend.
 
-    The owner is the current thread, or the current asyncio task. Two ``Lock`` objects of one name
-    in one thread are one lock: the owner enters it again, and leaves as often as it entered.
+    The owner is the current asyncio task, or the current piece of work of a thread: a request, a
+    job of an executor, a Celery task, a block under ``activity()``; outside of these, the thread.
+    Two ``Lock`` objects of one name are one lock for one owner: the owner enters it again, and
+    leaves as often as it entered.
 
     Use it with ``with``, with ``async with``, or as a decorator of plain and async functions. The
     name given to a decorator is a template: ``@Lock("report:{account_id}")`` is filled in from the

@@ -119,8 +119,8 @@ class Semaphore(SharedLock):
 
     At most ``value`` seats are taken at a time, over all processes that use the same backend.
     Waiters are served first come, first served. A seat is a lease: if its process dies it becomes
-    free when the lease ends, and if it is lost its holder learns of it before anyone else can have
-    it.
+    free when the lease ends. If it is lost, its holder learns of it before another process can
+    acquire it, unless an operator breaks the lock or the server's clock jumps.
 
     Each acquire takes seats of its own, also in a thread or task that has some already, and
     release() leaves those that it took last. Use it with ``with``, with ``async with``, or as a

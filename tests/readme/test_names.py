@@ -182,6 +182,17 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor[1:] in anchors, anchor
 
 
+def test_two_pages_have_the_same_table() -> None:
+    """A reader of the site has no README."""
+    tables = [
+        re.search(r"^\| \| distlock \|(?:.*\|\n)+", (ROOT / page).read_text(), re.MULTILINE)
+        for page in ["README.md", "docs/comparison.md"]
+    ]
+    readme, site = (table and table[0] for table in tables)
+    assert readme
+    assert readme == site
+
+
 def test_all_threads_are_described(code: Code) -> None:
     """Those that the page has and the code has not are found by the table's names."""
     text = (ROOT / "docs/architecture.md").read_text()
