@@ -114,7 +114,7 @@ def refuse_in_event_loop(method: str) -> None:
 class BaseLock(BlockLock):
     """A lock-like object: it is acquired and released, and knows whether it is held.
 
-    The owner is the current thread, or the current asyncio task.
+    The owner is the current asyncio task, or the current piece of work of a thread; see Lock.
     """
 
     #: which of several that may have one name

@@ -50,9 +50,9 @@ class Election(Block, Recipe):
                 ...
 
     Leading is holding the lock ``"election:NAME"`` of the same backend, which belongs to this
-    object, and not to a thread: so the term of a leader is the lock's fencing token, it is renewed
-    as a lock is, and its loss is reported before another one can lead. Candidates are records that
-    decide who is next, and nothing else. Each object is one candidate.
+    object, and not to a thread: so the term of a leader is the lock's fencing token, and it is
+    renewed, and its loss is reported, as of a lock. Candidates are records that decide who is next,
+    and nothing else. Each object is one candidate.
 
     ``order`` says who is next: "first" who came first; "succession" who has the greatest
     ``priority``, and of those who came first; "appointed" only one that was appointed by hand. A
