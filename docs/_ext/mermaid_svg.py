@@ -21,8 +21,8 @@ _LIMIT = 120_000
 _CONFIG = {
     "fontSize": 13,  # Mermaid prefers it to the sizes of one kind of picture
     "themeVariables": {"fontFamily": "inherit", "fontSize": "13px"},
-    "flowchart": {"nodeSpacing": 14, "rankSpacing": 24, "padding": 7},
-    "state": {"nodeSpacing": 14, "rankSpacing": 24, "padding": 6},
+    # The spaces hold for states as well.
+    "flowchart": {"nodeSpacing": 14, "padding": 6, "rankSpacing": 16, "wrappingWidth": 150},
     "sequence": {
         "actorMargin": 8,
         "diagramMarginX": 4,
@@ -33,12 +33,13 @@ _CONFIG = {
         "wrapPadding": 4,
     },
 }
-#: How many characters of a text stand in one line, for each column that an arrow crosses.
-_LINE = 17
+#: How many characters of a text stand in one line: for each column that an arrow of a sequence
+#: crosses, and between two states.
+_IN_COLUMN, _BETWEEN_STATES = 17, 15
 _PARTICIPANT = re.compile(r"^ *(?:participant|actor) (\w+)", re.MULTILINE)
 _LABEL = re.compile(
-    r"^(?P<head> *(?:(?P<note>Note (?:over|(?:left|right) of) )?(?P<from>[\w\[\]*]+)"
-    r"(?: *[-,<=][-.>x)]* *(?P<to>[\w\[\]*]+))?):) (?P<text>.+)$",
+    r"^(?P<head> *(?:Note (?:over|left of|right of) (?P<over>\w+)(?:, *(?P<last>\w+))?"
+    r"|(?P<from>[\w\[\]*]+) *[-<][-.<>)x]+ *(?P<to>[\w\[\]*]+)):) *(?P<text>.+)$",
     re.MULTILINE,
 )
 
@@ -80,17 +81,16 @@ class Diagrams(SphinxPostTransform):
 
 
 def _with_line_breaks(text: str) -> str:
-    """Break the texts at arrows and in notes between words; Mermaid breaks long words, too."""
+    """Break the texts at arrows and in notes between words; Mermaid breaks names, too."""
     columns = {name: index for index, name in enumerate(_PARTICIPANT.findall(text))}
-    # A picture of states has no columns, and Mermaid does not break its texts by itself.
-    prefix = "nowrap: " if columns else ""
 
     def broken(found: re.Match[str]) -> str:
-        ends = [columns.get(found[end], 0) for end in ("from", "to")]
-        crossed = abs(ends[0] - ends[1]) if found["to"] else 1
+        ends = [columns.get(name, 0) for name in found.group("over", "last", "from", "to") if name]
+        width = _IN_COLUMN * max(1, max(ends) - min(ends)) if columns else _BETWEEN_STATES
         lines = textwrap.wrap(
-            found["text"], _LINE * max(crossed, 1), break_long_words=False, break_on_hyphens=False
+            found["text"], width, break_long_words=False, break_on_hyphens=False
         )
+        prefix = "nowrap: " if columns else ""
         return f"{found['head']} {prefix}{'<br/>'.join(lines)}"
 
     return _LABEL.sub(broken, text)

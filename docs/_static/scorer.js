@@ -8,8 +8,25 @@ const RANKS = [
   [/^/, 1],
 ];
 
+/** The pages that have all words of the query in one title. */
+function pagesWithTitle() {
+  const query = new URLSearchParams(window.location.search).get("q") ?? "";
+  const words = query.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? [];
+  const { alltitles, docnames } = Search._index;
+  const titles = Object.entries(alltitles).filter(([title]) =>
+    words.every((word) => title.toLowerCase().includes(word)),
+  );
+  return new Set(titles.flatMap(([, places]) => places.map(([page]) => docnames[page])));
+}
+
+let titled = null;
+
 var Scorer = {
-  score: ([page, , , , score]) => score + RANKS.find(([pattern]) => pattern.test(page))[1],
+  score: ([page, , , , score]) => {
+    titled ??= pagesWithTitle();
+    const rank = RANKS.find(([pattern]) => pattern.test(page))[1];
+    return score + rank + (titled.has(page) ? 20 : 0);
+  },
 
   // As in Sphinx.
   objNameMatch: 11,

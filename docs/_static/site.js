@@ -34,9 +34,13 @@ function bestSection(html, words) {
   let best = { score: 0 };
   for (const section of page.querySelectorAll('[role="main"] section[id]')) {
     const own = [...section.children].filter((child) => child.tagName !== "SECTION");
+    const title = own[0].textContent.toLowerCase();
     const text = own.map((child) => child.textContent).join(" ").toLowerCase();
-    const counts = [...words].map((word) => text.split(word.toLowerCase()).length - 1);
-    const score = counts.reduce((sum, count) => sum + (count && 100 + Math.min(count, 9)), 0);
+    let score = 0;
+    for (const word of [...words].map((each) => each.toLowerCase())) {
+      const count = text.split(word).length - 1;
+      score += (count && 100 + Math.min(count, 9)) + (title.includes(word) && 20);
+    }
     if (score > best.score) best = { score, id: section.id, title: own[0], section };
   }
   const isPage = !best.section || !best.section.parentElement.closest("section");
