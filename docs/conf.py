@@ -47,6 +47,8 @@ html_title = f"distlock {version}"
 html_baseurl = _ADDRESSES["documentation"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_search_scorer = str(_ROOT / "docs" / "_static" / "scorer.js")
 html_favicon = "_static/lock.svg"
 html_theme_options = {
     "light_logo": "lock.svg",

@@ -16,6 +16,7 @@ import django
 from django.conf import settings
 from django.utils.module_loading import import_string
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
@@ -76,6 +77,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", _shorten)
     app.connect("autodoc-process-docstring", _link)
     app.connect("doctree-read", _plain_marks)
+    app.connect("doctree-read", _list_once, priority=100)  # before Sphinx collects the contents
     app.connect("warn-missing-reference", _is_type)
     return {"parallel_read_safe": True}
 
@@ -116,6 +118,14 @@ def _plain_marks(app: Sphinx, doctree: nodes.document) -> None:
     """Write the ``*`` of a signature as text: the writer of llms.txt knows no abbreviations."""
     for mark in list(doctree.findall(nodes.abbreviation)):
         mark.replace_self(mark.children)
+
+
+def _list_once(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave a class out of the contents of a page if the section has its name."""
+    for signature in doctree.findall(addnodes.desc_signature):
+        section = signature.parent.parent
+        if isinstance(section, nodes.section) and section[0].astext() == signature["_toc_name"]:
+            signature["_toc_name"] = ""
 
 
 def _is_type(app: Sphinx, domain: Any, node: Any) -> bool | None:

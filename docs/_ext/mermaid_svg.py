@@ -5,6 +5,7 @@ A block that Mermaid cannot read is a warning, and `make docs` makes an error of
 """
 
 import re
+import textwrap
 from html import escape
 
 from docutils import nodes
@@ -18,20 +19,29 @@ _LOG = logging.getLogger(__name__)
 #: Milliseconds for one picture, on a machine with much else to do.
 _LIMIT = 120_000
 _CONFIG = {
-    "themeVariables": {"fontFamily": "inherit", "fontSize": "15px"},
-    # Long messages are wrapped, so that most pictures are not wider than the text around them.
+    "fontSize": 13,  # Mermaid prefers it to the sizes of one kind of picture
+    "themeVariables": {"fontFamily": "inherit", "fontSize": "13px"},
+    # The spaces hold for states as well.
+    "flowchart": {"nodeSpacing": 14, "padding": 6, "rankSpacing": 16, "wrappingWidth": 150},
     "sequence": {
-        "actorFontSize": 13,
         "actorMargin": 8,
         "diagramMarginX": 4,
-        "messageFontSize": 13,
+        "height": 40,
         "mirrorActors": False,
-        "noteFontSize": 13,
-        "width": 150,
+        "width": 136,
         "wrap": True,
         "wrapPadding": 4,
     },
 }
+#: How many characters of a text stand in one line: for each column that an arrow of a sequence
+#: crosses, and between two states.
+_IN_COLUMN, _BETWEEN_STATES = 17, 15
+_PARTICIPANT = re.compile(r"^ *(?:participant|actor) (\w+)", re.MULTILINE)
+_LABEL = re.compile(
+    r"^(?P<head> *(?:Note (?:over|left of|right of) (?P<over>\w+)(?:, *(?P<last>\w+))?"
+    r"|(?P<from>[\w\[\]*]+) *[-<][-.<>)x]+ *(?P<to>[\w\[\]*]+)):) *(?P<text>.+)$",
+    re.MULTILINE,
+)
 
 
 class Diagrams(SphinxPostTransform):
@@ -53,7 +63,7 @@ class Diagrams(SphinxPostTransform):
 
     def _draw(self, engine: Engine, block: nodes.Element, number: int) -> None:
         try:
-            svg = engine.render_svg(block.astext(), "base", _CONFIG, None)
+            svg = engine.render_svg(_with_line_breaks(block.astext()), "base", _CONFIG, None)
         except MermaidRenderError as error:
             _LOG.warning("%s", error, location=block)
             return
@@ -68,6 +78,22 @@ class Diagrams(SphinxPostTransform):
             f"{_with_own_ids(svg, f'diagram-{number}')}</div>"
         )
         block.replace_self(nodes.raw("", html, format="html"))
+
+
+def _with_line_breaks(text: str) -> str:
+    """Break the texts at arrows and in notes between words; Mermaid breaks names, too."""
+    columns = {name: index for index, name in enumerate(_PARTICIPANT.findall(text))}
+
+    def broken(found: re.Match[str]) -> str:
+        ends = [columns.get(name, 0) for name in found.group("over", "last", "from", "to") if name]
+        width = _IN_COLUMN * max(1, max(ends) - min(ends)) if columns else _BETWEEN_STATES
+        lines = textwrap.wrap(
+            found["text"], width, break_long_words=False, break_on_hyphens=False
+        )
+        prefix = "nowrap: " if columns else ""
+        return f"{found['head']} {prefix}{'<br/>'.join(lines)}"
+
+    return _LABEL.sub(broken, text)
 
 
 def _with_own_ids(svg: str, prefix: str) -> str:

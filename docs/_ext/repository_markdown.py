@@ -5,6 +5,7 @@
   exist is a warning.
 - A ``<picture>`` with a source for dark screens follows the switch of the site as well.
 - The first sentence of a page describes it for search engines, and in llms.txt.
+- A marker of an unfinished merge, and a second title, is a warning.
 """
 
 import posixpath
@@ -16,13 +17,17 @@ from pygments.lexers import BashLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 from sphinx.util.typing import ExtensionMetadata
+
+_LOG = logging.getLogger(__name__)
 
 _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">'
     r'\s*<img src="(?P<light>[^"]+)" alt="(?P<alt>[^"]+)"[^>]*>\s*</picture>'
 )
 _SENTENCE = re.compile(r".+?[.?!](?=\s|$)", re.DOTALL)
+_MERGE_MARKER = re.compile(r"^(<<<<<<<|>>>>>>>|\|\|\|\|\|\|\|)( .*)?$", re.MULTILINE)
 
 
 class RepositoryLinks(SphinxTransform):
@@ -102,10 +107,36 @@ class Descriptions(SphinxTransform):
             self.document.insert(0, nodes.meta(name="description", content=text))
 
 
+class OneTitle(SphinxTransform):
+    default_priority = 1
+
+    def apply(self, **kwargs: object) -> None:
+        sections = [node for node in self.document.children if isinstance(node, nodes.section)]
+        for section in sections[1:]:
+            title = section[0].astext()
+            _LOG.warning("A page has one title; this is its second: %s", title, location=section)
+
+
+def _find_merge_markers_of_page(app: Sphinx, page: str, content: list[str]) -> None:
+    _find_merge_markers(content[0], app.env.doc2path(page))
+
+
+def _find_merge_markers_of_included(app: Sphinx, path: Path, by: str, content: list[str]) -> None:
+    _find_merge_markers(content[0], path)
+
+
+def _find_merge_markers(text: str, path: Path) -> None:
+    for marker in _MERGE_MARKER.finditer(text):
+        line = text.count("\n", 0, marker.start()) + 1
+        _LOG.warning("A merge is not finished: %s", marker[0], location=f"{path}:{line}")
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
+    app.connect("source-read", _find_merge_markers_of_page)
+    app.connect("include-read", _find_merge_markers_of_included)
     app.add_config_value("repository_files", "", "env")
     app.add_config_value("repository_pages", {}, "env")
     app.add_lexer("crontab", BashLexer)
-    for transform in (RepositoryLinks, Pictures, Descriptions):
+    for transform in (RepositoryLinks, Pictures, Descriptions, OneTitle):
         app.add_transform(transform)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -161,11 +161,19 @@ MISSING = {
     "[x](../CONTRIBUTING.md#not-among-its-titles)": "not-among-its-titles",
     "![x](no-such-picture.png)": "no-such-picture.png",
     "```mermaid\nsequenceDiagram\n  A->>B: one; two\n```": "Parse error on line 2",
+    "<<<<<<< HEAD": "A merge is not finished: <<<<<<< HEAD",
+    "```text\n>>>>>>> other\n```": "A merge is not finished: >>>>>>> other",
+    "# Again": "this is its second: Again",
 }
 
 
+#: A fault in a page outside of docs/.
+INCLUDED = "<<<<<<< ours"
+INCLUDED_SAYS = f"A merge is not finished: {INCLUDED}"
+
+
 def test_what_is_missing_fails_the_build(site, tmp_path):
-    """The control: a project of three pages, one of which has these faults and no others."""
+    """The control: a project of three pages, two of which have these faults and no others."""
     docs = tmp_path / "docs"
     for folder in ("_ext", "_static"):
         shutil.copytree(ROOT / "docs" / folder, docs / folder)
@@ -182,10 +190,12 @@ def test_what_is_missing_fails_the_build(site, tmp_path):
     (docs / "index.md").write_text("\n\n".join(["# Index", *fine]))
     assert build(docs, tmp_path / "fine").stderr == ""
     (docs / "index.md").write_text("\n\n".join(["# Index", *fine, *MISSING]))
+    contributing = tmp_path / "CONTRIBUTING.md"
+    contributing.write_text(f"{contributing.read_text()}\n{INCLUDED}\n")
     built = build(docs, tmp_path / "missing")
     assert built.returncode == 1
     warnings = [line for line in built.stderr.splitlines() if "WARNING" in line]
-    for warning in MISSING.values():
+    for warning in (*MISSING.values(), f"CONTRIBUTING.md:5: WARNING: {INCLUDED_SAYS}"):
         assert any(warning in line for line in warnings), warning
     # Mermaid's fault shows the text of the block, too, which no highlighting is known for.
-    assert len(warnings) == len(MISSING) + 1, built.stderr
+    assert len(warnings) == len(MISSING) + 2, built.stderr
