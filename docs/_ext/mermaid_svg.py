@@ -87,9 +87,7 @@ def _with_line_breaks(text: str) -> str:
     def broken(found: re.Match[str]) -> str:
         ends = [columns.get(name, 0) for name in found.group("over", "last", "from", "to") if name]
         width = _IN_COLUMN * max(1, max(ends) - min(ends)) if columns else _BETWEEN_STATES
-        lines = textwrap.wrap(
-            found["text"], width, break_long_words=False, break_on_hyphens=False
-        )
+        lines = textwrap.wrap(found["text"], width, break_long_words=False, break_on_hyphens=False)
         prefix = "nowrap: " if columns else ""
         return f"{found['head']} {prefix}{'<br/>'.join(lines)}"
 

@@ -7,7 +7,8 @@ import pickle
 import signal
 import threading
 import time
-from contextlib import suppress
+from concurrent.futures import thread as executors
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: seconds after which a forked child that hangs shows where, and ends
@@ -26,6 +27,44 @@ def fork_without_hooks():
     or was about to begin or to end. A child goes on only if all other threads slept elsewhere from
     before the fork until after it; else it is killed, and another one forked.
     """
+    with idle_executors_at_rest():
+        return fork_while_others_sleep()
+
+
+class Pause:
+    """A job that keeps a thread of an executor until it may go on."""
+
+    def __init__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def run(self):
+        self.begun.set()
+        self.go_on.wait()
+
+
+@contextmanager
+def idle_executors_at_rest():
+    """Let idle threads of executors, which earlier tests have left, wait for another thing.
+
+    From Python 3.13 on a thread that waits in a SimpleQueue stands in a list of the interpreter, by
+    an entry on its stack. The child has the list, and gives the stack to its new threads; so it
+    crashes now and then.
+    """
+    queues = [*executors._threads_queues.values()]
+    pauses = [Pause() for _ in queues]
+    for queue, pause in zip(queues, pauses, strict=True):
+        queue.put(pause)
+    try:
+        end = time.monotonic() + 0.5  # those that are busy do not take it
+        for pause in pauses:
+            pause.begun.wait(max(end - time.monotonic(), 0))
+        yield
+    finally:
+        for pause in pauses:
+            pause.go_on.set()
+
+
+def fork_while_others_sleep():
     while True:
         reader, writer = os.pipe()
         before = sleepers()

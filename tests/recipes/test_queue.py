@@ -366,7 +366,11 @@ class TestBadInput:
             (lambda queue: queue.ack_many(5), TypeError, "deliveries must be a sequence, not 5$"),
             (lambda queue: queue.ack_many([5]), TypeError, r"deliveries must be what .*, not 5$"),
             (lambda queue: queue.resize(-1), ValueError, r"maxsize must be 0 \(no bound\) or more"),
-            (lambda queue: queue.retry(5), TypeError, "letter must be a QueueItem, .*, not 5$"),
+            (
+                lambda queue: queue.retry(5),
+                TypeError,
+                r"letter must be a QueueItem from .*, not 5$",
+            ),
             (lambda queue: queue.force_release("a", 1), TypeError, "id must be an int, not 'a'$"),
             (lambda queue: queue.force_release(1, "b"), TypeError, "token must be an int, not 'b'"),
         ],
