@@ -229,3 +229,5 @@ def _shown(entry: Entry) -> type[RecordDirectory]:
 
 #: These models by the kind of recipe.
 SHOWN = {entry.kind: _shown(entry) for entry in ENTRIES}
+# `manage.py shell` imports each model from here, and complains of those that it cannot.
+globals().update({model.__name__: model for model in SHOWN.values()})

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 
 import distlock
 from distlock.models import SHOWN
@@ -91,3 +92,8 @@ def test_the_registry_imports_no_recipe():
     looked = "import sys, distlock.registry; print([m for m in sys.modules if '.recipes' in m])"
     found = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True)
     assert found.stdout == "[]\n", found.stderr
+
+
+def test_the_shell_can_import_each_model():
+    app = apps.get_app_config("distlock")
+    assert all(getattr(app.models_module, one.__name__) is one for one in app.get_models())
