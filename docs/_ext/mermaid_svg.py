@@ -57,6 +57,11 @@ class Diagrams(SphinxPostTransform):
         engine.start()
         try:
             for number, block in enumerate(blocks):
+                for label in _LABEL.finditer(block.astext()):
+                    if ";" in label["text"]:
+                        _LOG.warning(
+                            "What follows a ; is a statement: %s", label[0], location=block
+                        )
                 self._draw(engine, block, number)
         finally:
             engine.close()
@@ -85,11 +90,11 @@ def _with_line_breaks(text: str) -> str:
     columns = {name: index for index, name in enumerate(_PARTICIPANT.findall(text))}
 
     def broken(found: re.Match[str]) -> str:
+        if "<br" in found["text"]:
+            return f"{found['head']} {found['text']}"
         ends = [columns.get(name, 0) for name in found.group("over", "last", "from", "to") if name]
         width = _IN_COLUMN * max(1, max(ends) - min(ends)) if columns else _BETWEEN_STATES
-        lines = textwrap.wrap(
-            found["text"], width, break_long_words=False, break_on_hyphens=False
-        )
+        lines = textwrap.wrap(found["text"], width, break_long_words=False, break_on_hyphens=False)
         prefix = "nowrap: " if columns else ""
         return f"{found['head']} {prefix}{'<br/>'.join(lines)}"
 
