@@ -35,7 +35,7 @@ _CONFIG = {
 }
 #: How many characters of a text stand in one line: for each column that an arrow of a sequence
 #: crosses, and between two states.
-_IN_COLUMN, _BETWEEN_STATES = 17, 15
+_IN_COLUMN, _BETWEEN_STATES = 18, 15
 _PARTICIPANT = re.compile(r"^ *(?:participant|actor) (\w+)", re.MULTILINE)
 _LABEL = re.compile(
     r"^(?P<head> *(?:Note (?:over|left of|right of) (?P<over>\w+)(?:, *(?P<last>\w+))?"
