@@ -35,7 +35,7 @@ _CONFIG = {
 }
 #: How many characters of a text stand in one line: for each column that an arrow of a sequence
 #: crosses, and between two states.
-_IN_COLUMN, _BETWEEN_STATES = 17, 15
+_IN_COLUMN, _BETWEEN_STATES = 18, 15
 _PARTICIPANT = re.compile(r"^ *(?:participant|actor) (\w+)", re.MULTILINE)
 _LABEL = re.compile(
     r"^(?P<head> *(?:Note (?:over|left of|right of) (?P<over>\w+)(?:, *(?P<last>\w+))?"
@@ -57,6 +57,11 @@ class Diagrams(SphinxPostTransform):
         engine.start()
         try:
             for number, block in enumerate(blocks):
+                for label in _LABEL.finditer(block.astext()):
+                    if ";" in label["text"]:
+                        _LOG.warning(
+                            "What follows a ; is a statement: %s", label[0], location=block
+                        )
                 self._draw(engine, block, number)
         finally:
             engine.close()
@@ -85,6 +90,8 @@ def _with_line_breaks(text: str) -> str:
     columns = {name: index for index, name in enumerate(_PARTICIPANT.findall(text))}
 
     def broken(found: re.Match[str]) -> str:
+        if "<br" in found["text"]:
+            return f"{found['head']} {found['text']}"
         ends = [columns.get(name, 0) for name in found.group("over", "last", "from", "to") if name]
         width = _IN_COLUMN * max(1, max(ends) - min(ends)) if columns else _BETWEEN_STATES
         lines = textwrap.wrap(found["text"], width, break_long_words=False, break_on_hyphens=False)

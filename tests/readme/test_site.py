@@ -101,6 +101,60 @@ def test_the_search_finds(visit, word):
     expect(page.locator("#search-results li").first).to_contain_text(word)
 
 
+@pytest.mark.parametrize(
+    "words, title",
+    [
+        ("who waits", "Who holds it, and who waits?"),
+        ("break lock", "May I break this lock?"),
+        ("acquire return False", "Why did acquire() return False?"),
+    ],
+)
+def test_the_search_leads_to_the_section_for_users(visit, words, title):
+    page = visit(f"search.html?q={words}")
+    expect(page.get_by_text(re.compile(r"found \d+ pages matching"))).to_be_visible()
+    hits = page.locator("#search-results li > a")
+    expect(hits.first).to_contain_text(f" > {title}")
+    places = [place.partition("#")[0] for place in hits.evaluate_all(HREFS)]
+    for_maintainers = {"architecture.html", "changelog.html", "contributing.html"}
+    of_users = [place for place in places if place not in for_maintainers]
+    assert places[: len(of_users)] == of_users
+    assert len(of_users) > 5
+    hits.first.click()
+    expect(page.get_by_role("heading", name=title)).to_be_in_viewport()
+
+
+HREFS = "all => all.map(one => one.getAttribute('href').split('/').pop())"
+
+
+def test_the_list_of_pages_shows_the_current_one(visit):
+    page = visit("contributing.html")
+    expect(page.locator(".sidebar-tree .current-page")).to_be_in_viewport()
+
+
+# One has too many participants to fit.
+@pytest.mark.parametrize("size, most", [(DESKTOP, 1), (PHONE, 10)])
+def test_diagrams_are_readable_and_show_where_they_scroll(visit, size, most):
+    page = visit("architecture.html", viewport=size)
+    boxes = page.locator(".diagram").evaluate_all(
+        """all => all.map(box => {
+          const svg = box.querySelector("svg");
+          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+          return {size: 13 * scale, scrolls: box.scrollWidth > box.clientWidth,
+                  marked: box.matches(".more-left, .more-right")};
+        })"""
+    )
+    assert min(box["size"] for box in boxes) > 10.9
+    assert 1 <= sum(box["scrolls"] for box in boxes) <= most
+    assert [box["marked"] for box in boxes] == [box["scrolls"] for box in boxes]
+    layer = page.locator(".diagram").first.get_by_text("runtime/")
+    assert layer.evaluate(
+        """one => {
+          const [inner, outer] = [one, one.closest(".diagram")].map(e => e.getBoundingClientRect());
+          return outer.left <= inner.left && inner.right <= outer.right;
+        }"""
+    )
+
+
 def test_dark_can_be_chosen(visit):
     page = visit("architecture.html", color_scheme="light")
     assert brightness(page, "body", "backgroundColor") > 240
@@ -161,6 +215,7 @@ MISSING = {
     "[x](../CONTRIBUTING.md#not-among-its-titles)": "not-among-its-titles",
     "![x](no-such-picture.png)": "no-such-picture.png",
     "```mermaid\nsequenceDiagram\n  A->>B: one; two\n```": "Parse error on line 2",
+    "```mermaid\nstateDiagram-v2\n  a --> b: one; two\n```": "a --> b: one; two",
     "<<<<<<< HEAD": "A merge is not finished: <<<<<<< HEAD",
     "```text\n>>>>>>> other\n```": "A merge is not finished: >>>>>>> other",
     "# Again": "this is its second: Again",
@@ -197,5 +252,6 @@ def test_what_is_missing_fails_the_build(site, tmp_path):
     warnings = [line for line in built.stderr.splitlines() if "WARNING" in line]
     for warning in (*MISSING.values(), f"CONTRIBUTING.md:5: WARNING: {INCLUDED_SAYS}"):
         assert any(warning in line for line in warnings), warning
-    # Mermaid's fault shows the text of the block, too, which no highlighting is known for.
-    assert len(warnings) == len(MISSING) + 2, built.stderr
+    # Mermaid's parse error has a second warning for the ; and shows the text of the block, which no
+    # highlighting is known for.
+    assert len(warnings) == len(MISSING) + 3, built.stderr
