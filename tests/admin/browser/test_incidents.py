@@ -103,7 +103,7 @@ def test_a_lock_has_been_held_for_two_hours_and_forty_wait_for_it(use, mariadb, 
         expect(oldest).to_contain_text("2 h 0 min")
         oldest.get_by_role("link", name="report", exact=True).click()
         expect(admin.locator("#dl-lock")).to_contain_text(
-            "its process was alive then, though nobody can tell from here whether its work goes on"
+            "its process was alive then, but it is unknown whether its work goes on"
         )
         expect(admin.locator(".dl-waiter-list li")).to_have_count(4)
         expect(admin.locator("#dl-waiters-title")).to_have_text(re.compile(r"Waiters (40 in )?4"))
