@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from json import JSONEncoder
 from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
@@ -166,7 +166,7 @@ class Recipe:
             raise
         finally:
             is_over = True
-            _numbers.pop(number, None)
+            _free_numbers.append(number)
 
     def _record(self, action: str, text: str, reason: str, who: str) -> None:
         """Write to the audit log what somebody did to this; a task does not wait for that."""
@@ -307,13 +307,16 @@ class Block(ABC):
         return isinstance(error, GeneratorExit)
 
 
-#: the numbers of the changes that go on in this process, see Recipe._change_once(); who has each
-_numbers: dict[int, object] = {}
+#: The numbers that changes of this process have had, see Recipe._change_once(), and those of them
+#: that no change has now. A change that is interrupted may keep its number.
+_numbers, _free_numbers = dict[int, object](), list[int]()
 
 
 def _take_number() -> int:
-    """Return the first number that no other change of this process has now."""
-    own, number = object(), 0
+    """Return a number that no other change of this process has now."""
+    with suppress(IndexError):
+        return _free_numbers.pop()
+    own, number = object(), len(_numbers)
     while _numbers.setdefault(number, own) is not own:
         number += 1
     return number

@@ -176,7 +176,8 @@ class Shell(Terminal):
         return _SLOW.sub("", text.removeprefix(f"{self._command}\n"))
 
     def _matches(self) -> bool:
-        left_out = _JOB if self._command.startswith("kill ") else _KILLED
+        # The shell tells of a job that was stopped or killed now, or at one of its next prompts.
+        left_out = _KILLED if "Stopped" in self._expected else _JOB
         expected, shown = left_out.sub("", self._expected), left_out.sub("", self._shown())
         pattern = re.escape(" ".join(expected.split())).replace("…", ".*?")
         pattern = pattern.replace(r".*?\ ", r"(?:.*?\ )?").replace(r"\ .*?", r"(?:\ .*?)?")
