@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.db import connections
+from django.db import OperationalError, connections
 
 from distlock import Lock, LockUnavailable, NotPermitted
 from distlock.conf import locks
@@ -44,11 +45,23 @@ def changed(database, kind, *statements):
     try:
         yield
     finally:
-        connections[alias].close()
+        eventually(lambda: is_made_anew(database, alias))
+
+
+def is_made_anew(database, alias):
+    """Make the table again; False if SQLite is locked: a thread of an earlier test writes just now."""
+    connections[alias].close()
+    try:
         database.execute("DROP TABLE IF EXISTS database_lock")
         database.execute("DELETE FROM django_migrations WHERE app = 'distlock'")
         call_command("migrate", "distlock", database=alias, verbosity=0)
+    except (OperationalError, sqlite3.OperationalError) as error:
+        if "locked" not in str(error):
+            raise
+        return False
+    finally:
         connections[alias].close()
+    return True
 
 
 def ids(kind):
