@@ -49,7 +49,7 @@ def changed(database, kind, *statements):
 
 
 def is_made_anew(database, alias):
-    """Make the table again; False if SQLite is locked: a thread of an earlier test writes just now."""
+    """Make the table again; False if a thread of an earlier test writes to SQLite just now."""
     connections[alias].close()
     try:
         database.execute("DROP TABLE IF EXISTS database_lock")
