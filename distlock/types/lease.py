@@ -247,7 +247,7 @@ class Lease:
 
     @property
     def owner(self) -> Owner:
-        """Who holds it."""
+        """The present owner."""
         return self.claim.owner
 
     @property

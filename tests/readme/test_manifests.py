@@ -43,7 +43,7 @@ def words(document: Any) -> list[str]:
 
 
 def is_known(commands: str) -> bool:
-    """Return whether `manage.py locks` knows all that is said to it here; else it ends."""
+    """Return whether `manage.py locks` has all the verbs and options given here; else it exits."""
     parser = load_command_class("distlock", "locks").create_parser("manage.py", "locks")
     for arguments in re.findall(r"manage\.py locks (.*?) --(?= )", commands):
         parser.parse_args([*shlex.split(arguments), "--", "true"])
