@@ -92,3 +92,21 @@ def moved(alias: str, port: int) -> Iterator[None]:
         yield
     finally:
         publish(alias, entry)
+
+
+@contextmanager
+def another_file(alias: str, journal: str) -> Iterator[SQLite]:
+    """Let the SQLite database ``alias`` be a new file with that journal for a while.
+
+    A file changes its journal only while nothing else has it open, and other tests may.
+    """
+    database = SQLite()
+    assert database.execute(f"PRAGMA journal_mode = {journal}") == [(journal,)]
+    entry = {"NAME": connections.settings[alias]["NAME"]}
+    publish(alias, {"NAME": database.name})
+    try:
+        migrate(alias)
+        yield database
+    finally:
+        publish(alias, entry)
+        database.close()

@@ -19,7 +19,7 @@ from distlock.types.owners import is_reserved
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.database.speaking import claim
-from tests.databases import ALIASES
+from tests.databases import ALIASES, another_file
 
 KINDS = ["sqlite", "memory"]
 
@@ -317,22 +317,15 @@ def test_a_renewal_that_cannot_write_keeps_to_its_deadline(backend, database, na
 @pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("mode", ["wal", "delete"])
 def test_either_journal_will_do(backend, database, name, mode):
-    settings = connections.settings[database]
-    writer = sqlite3.connect(settings["NAME"], isolation_level=None)
     backend.close()
-    assert writer.execute(f"PRAGMA journal_mode = {mode}").fetchone() == (mode,)
-    try:
+    with another_file(database, mode):
         lease = backend.try_acquire(claim(name))
         with transaction.atomic(using=database):
             assert backend.try_acquire(claim(name)) is None
             assert backend.release(lease)
             inner = backend.try_acquire(claim(name))
         assert backend.verify(inner)
-    finally:
         backend.close()
-        connections[database].close()
-        writer.execute("PRAGMA journal_mode = delete")
-        writer.close()
 
 
 def test_many_threads_take_turns(backend, database, name):

@@ -9,7 +9,7 @@ from django.db import connections
 
 from distlock.exceptions import StaleToken
 from tests.contract.watch import eventually
-from tests.databases import SERVERS
+from tests.databases import SERVERS, another_file
 
 BLOCKED = {
     "mariadb": "SELECT variable_value FROM information_schema.global_status"
@@ -133,20 +133,16 @@ class TestOnServers:
 
 class TestOnSQLite:
     @pytest.fixture
-    def kind(self):
-        return "sqlite"
+    def kind(self, sqlite):
+        with another_file("default", "wal"):
+            yield "sqlite"
 
     def test_it_waits_for_the_writer_instead_of_failing(self, shop, queryset, elsewhere):
         """A reader that becomes a writer fails at once if another has written in between."""
-        shop.database.execute("PRAGMA journal_mode=WAL")
-        try:
-            with shop.atomic():
-                shop.seats.all().fenced_update(6, number=1)
-                older = elsewhere(lambda: queryset.fenced_update(5, number=2))
-                with pytest.raises(TimeoutError):
-                    older.result(0.2)
-            with pytest.raises(StaleToken):
-                older.result(30)
-        finally:
-            connections[shop.using].close()
-            shop.database.execute("PRAGMA journal_mode=DELETE")
+        with shop.atomic():
+            shop.seats.all().fenced_update(6, number=1)
+            older = elsewhere(lambda: queryset.fenced_update(5, number=2))
+            with pytest.raises(TimeoutError):
+                older.result(0.2)
+        with pytest.raises(StaleToken):
+            older.result(30)
