@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
 from django.conf import settings
+from django.core.checks import CheckMessage, Tags, register
 from django.utils.translation import gettext_lazy as _
+
+#: The tag of the checks, and the setting that says which groups a process joins.
+CHECKS_TAG, GROUPS_SETTING = "distlock", "DISTLOCK_GROUPS"
 
 
 class DistlockConfig(AppConfig):
+    """Each process of a project runs ready(): this imports nothing that only locks need."""
+
     name = "distlock"
     verbose_name = _("Distributed locks")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from distlock import activity, checks  # noqa: F401  (the checks register themselves)
+        from distlock import activity
         from distlock.backends.open_transactions import watch_connections
-        from distlock.conf import GROUPS_SETTING
 
         activity.watch()
         watch_connections()
+        register(_check_settings, CHECKS_TAG)
+        register(_check_databases, CHECKS_TAG, Tags.database)
         if getattr(settings, GROUPS_SETTING, None):
             from distlock import process_members
 
             process_members.watch()
+
+
+def _check_settings(*args: Any, **kwargs: Any) -> list[CheckMessage]:
+    from distlock.checks import check_settings
+
+    return check_settings(*args, **kwargs)
+
+
+def _check_databases(*args: Any, **kwargs: Any) -> list[CheckMessage]:
+    from distlock.checks import check_databases
+
+    return check_databases(*args, **kwargs)

@@ -11,15 +11,15 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from distlock.apps import GROUPS_SETTING
 from distlock.backends.base import BaseBackend
 from distlock.conf import (
     AUDIT_SETTING,
     DEFAULT_ALIAS,
-    GROUPS_SETTING,
     INSTALL,
     audit_days,
     configured_groups,
@@ -27,8 +27,6 @@ from distlock.conf import (
     missing_extra,
 )
 from distlock.types.owners import host_problem
-
-TAG = "distlock"
 
 Apps = Sequence[AppConfig] | None
 
@@ -44,7 +42,6 @@ _OTHER_SETTINGS: Sequence[tuple[Callable[[], object], str, str, str]] = (
 )
 
 
-@register(TAG)
 def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     """Check what can be known without asking anyone."""
     backends, messages = _backends()
@@ -59,7 +56,6 @@ def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     return messages
 
 
-@register(TAG, Tags.database)
 def check_databases(
     app_configs: Apps, databases: Collection[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:

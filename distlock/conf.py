@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from distlock.apps import GROUPS_SETTING
 from distlock.backends.base import BaseBackend, all_backends
 from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
@@ -35,7 +36,6 @@ EXTRAS = {
 INSTALL = 'Install it with `python -m pip install "django-distlock[%s]"`.'
 
 #: What processes join by themselves: a group for each of these, and the alias under "using".
-GROUPS_SETTING = "DISTLOCK_GROUPS"
 ROLES = ("celery", "web")
 
 #: Days after which a sweep removes entries of the audit log; the default, and the most.

@@ -18,11 +18,12 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import request_started
 
+from distlock.apps import GROUPS_SETTING
 from distlock.backends.open_transactions import in_test_environment
 from distlock.concurrency import fork
 from distlock.concurrency.clock import backoff
 from distlock.concurrency.threads import start, thread_logger
-from distlock.conf import GROUPS_SETTING, configured_groups
+from distlock.conf import configured_groups
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.recipes.group import Group
 

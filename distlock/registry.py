@@ -24,6 +24,7 @@ class Entry:
 
     - ``plural``: what JSON calls a list of them.
     - ``path``: of its subclass of Description, in distlock.recipes: ``module.Class``.
+    - ``help``: what the terminal says of its commands.
     - ``labels``: what people call one of them, and all of them.
     - ``permissions``: for what may be done to them, beside the one to see them.
     - ``keep``: how long the sweep leaves the records of what nobody is part of any more, from the
@@ -33,6 +34,7 @@ class Entry:
     kind: Kind
     plural: str
     path: str
+    help: str
     labels: tuple[Promise, Promise]
     permissions: tuple[tuple[str, Promise], ...] = ()
     keep: timedelta | None = None
@@ -54,6 +56,7 @@ ENTRIES = (
         Kind.ELECTION,
         "elections",
         "election_description.ElectionDescription",
+        "Elections: list, show, history, appoint a leader, ask one to step down.",
         (_("election"), _("elections")),
         (
             ("appoint_leader", _("Can appoint the leader of an election")),
@@ -65,6 +68,7 @@ ENTRIES = (
         Kind.GROUP,
         "groups",
         "group.GroupDescription",
+        "Groups of processes: list, show.",
         (_("group of processes"), _("groups of processes")),
         keep=timedelta(days=1),
     ),
@@ -72,6 +76,7 @@ ENTRIES = (
         Kind.BARRIER,
         "barriers",
         "barrier_description.BarrierDescription",
+        "Barriers: list, show.",
         (_("barrier"), _("barriers")),
         keep=timedelta(),
     ),
@@ -79,22 +84,37 @@ ENTRIES = (
         Kind.DOUBLE_BARRIER,
         "double_barriers",
         "barrier_description.DoubleBarrierDescription",
+        "Double barriers: list, show.",
         (_("double barrier"), _("double barriers")),
         keep=timedelta(),
     ),
-    Entry(Kind.EVENT, "events", "event.EventDescription", (_("event"), _("events"))),
+    Entry(
+        Kind.EVENT,
+        "events",
+        "event.EventDescription",
+        "Events: list, show.",
+        (_("event"), _("events")),
+    ),
     Entry(
         Kind.COUNT_DOWN_LATCH,
         "count_down_latches",
         "counter.LatchDescription",
+        "Latches that are counted down: list, show.",
         (_("latch"), _("latches")),
         keep=timedelta(days=1),
     ),
-    Entry(Kind.COUNTER, "counters", "counter.CounterDescription", (_("counter"), _("counters"))),
+    Entry(
+        Kind.COUNTER,
+        "counters",
+        "counter.CounterDescription",
+        "Counters: list, show.",
+        (_("counter"), _("counters")),
+    ),
     Entry(
         Kind.RATE_LIMITER,
         "rate_limiters",
         "rate_limiter.RateLimiterDescription",
+        "Rate limiters: list, show.",
         (_("rate limiter"), _("rate limiters")),
         # longer than the longest period, in which its permits count
         keep=timedelta(days=8),
@@ -103,6 +123,7 @@ ENTRIES = (
         Kind.QUEUE,
         "queues",
         "queue_description.QueueDescription",
+        "Queues: list, show, dead letters, retry, release, purge, resize.",
         (_("queue"), _("queues")),
         (
             ("retry_dead_letter", _("Can put dead letters back into their queue")),
@@ -114,17 +135,29 @@ ENTRIES = (
         Kind.CONFIG,
         "configs",
         "log_description.ConfigDescription",
+        "Configuration values: list, get, set, history, rollback.",
         (_("configuration value"), _("configuration")),
         (("edit_config", _("Can change a configuration value, and roll it back")),),
     ),
-    Entry(Kind.TOPIC, "topics", "log_description.TopicDescription", (_("topic"), _("topics"))),
     Entry(
-        Kind.NAMES, "namespaces", "names.NamesDescription", (_("namespace"), _("registered names"))
+        Kind.TOPIC,
+        "topics",
+        "log_description.TopicDescription",
+        "Topics: list, show the last messages.",
+        (_("topic"), _("topics")),
+    ),
+    Entry(
+        Kind.NAMES,
+        "namespaces",
+        "names.NamesDescription",
+        "Registered names: list the namespaces, show one.",
+        (_("namespace"), _("registered names")),
     ),
     Entry(
         Kind.PROGRESS,
         "progress",
         "progress_description.ProgressDescription",
+        "Progress of work: list, show, watch it live, ask it to end.",
         (_("progress report"), _("progress")),
         (("cancel_progress", _("Can cancel work that reports its progress")),),
         keep=timedelta(days=1),

@@ -25,8 +25,8 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from kombu.serialization import dumps, loads
 
+from distlock.apps import CHECKS_TAG
 from distlock.backends.base import BaseBackend
-from distlock.checks import TAG
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError, NotSupported
 from distlock.locking.run_under import Slots, checked_slots
@@ -285,7 +285,7 @@ def declare(task: str, locking: TaskOptions) -> None:
             _refuse_unsupported(task, locking)
 
 
-@register(TAG)
+@register(CHECKS_TAG)
 def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Check the tasks that have been imported."""
     found: list[CheckMessage] = []

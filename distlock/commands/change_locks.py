@@ -136,8 +136,6 @@ _TASK = option(
     "--task ID", "In place of NAME and --token: free the queueing lock of this Celery task."
 )
 RELEASE = Verb(
-    "Break the hold of a lock that has this token, and only that one;"
-    " or free the queueing lock of a Celery task. Asks first.",
     _release,
     (_NAME, USING, KIND, _TOKEN, _TASK, *SIGNATURE, YES),
     epilog(DONE, FAILED, USAGE, NOT_HELD, DECLINED),
@@ -164,10 +162,6 @@ _COUNT = number("at least 1", int, 1, ALL_SEATS - 1)
 _VALUE = option("value VALUE", "The new number of seats.", type=_COUNT)
 _CREATE = option("--create", "Set the number of one that is not in use yet.", action="store_true")
 RESIZE = Verb(
-    "Change the number of seats of a semaphore for all. No holder is evicted. A process that gives"
-    " another number gets an error while others use it; when nobody does, the next number"
-    ' that is given applies. So use this with code that gives no number, or "agreed". A name that'
-    " is not in use, and has no number, counts as a mistake unless --create is given.",
     _resize,
     (NAME, _VALUE, ALIAS, _CREATE, *SIGNATURE),
 )
@@ -200,8 +194,6 @@ _EVERY = option(
     type=seconds,
 )
 SWEEP = Verb(
-    "Free the locks whose lease ended without being released, and remove the rows of locks that"
-    " have been free for long. Never touches a hold whose lease still runs.",
     _sweep,
     (USING, _EVERY),
 )

@@ -223,8 +223,6 @@ _EVERY = option(
     default=2.0,
 )
 TOP = Verb(
-    "Show problems, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
-    " a terminal, or with --once or --json, it is printed once.",
     _top,
     (USING, _ONCE, _EVERY, JSON),
 )
@@ -239,8 +237,6 @@ _LEADS = option(
     "--leads ELECTION", "An election in the first ALIAS, or in the default backend.", type=name
 )
 PING = Verb(
-    "Ask each backend whether it answers, all at once. Nothing is taken or written. With --leads"
-    " also ask whether a process of this host leads an election.",
     _ping,
     (_ALIASES, _TIMEOUT, _LEADS, JSON),
     epilog(DONE, FAILED, USAGE, NOT_HELD, meanings={NOT_HELD: "no process of this host leads"}),

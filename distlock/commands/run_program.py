@@ -244,9 +244,6 @@ _DESCRIPTION = option(
 )
 _CODES = (DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, NOT_EXECUTABLE, NOT_FOUND)
 RUN = Verb(
-    "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When the"
-    " lock cannot be kept, the program and all processes that it started are ended before"
-    " another owner can acquire it.",
     _run,
     (NAME, _PROGRAM, ALIAS, _TIMEOUT, _SLOTS, *_ELECTION, *_TIMES, _DESCRIPTION, busy_code()),
     epilog(

@@ -310,12 +310,10 @@ _SORT = option(
     default="name",
 )
 LIST = Verb(
-    "List the locks that are held, and those whose lease ended without being released.",
     _list,
     (USING, prefix_option("locks whose names begin"), _STATE, _SORT, KIND, JSON),
 )
 SHOW = Verb(
-    "Show the holder of a lock, since when, the time left, and the waiters.",
     _show,
     (NAME, USING, KIND, JSON),
     epilog(DONE, FAILED, USAGE, NOT_HELD),

@@ -56,12 +56,13 @@ _TYPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One of the things that can be done: its help text, what it does, and with which arguments."""
+    """One of the things that can be done: what it does, and with which arguments."""
 
-    help: str
     run: Callable[..., None]
     arguments: Sequence[Argument] = ()
     epilog: str = LOOKING
+    #: what the terminal says of it; SUBCOMMANDS of the command have the texts of the others
+    help: str = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
         for add in self.arguments:
@@ -77,7 +78,7 @@ def _name_verb(
         run(command, Ref(using, name), **others)
 
     name = option("name NAME", "Its name.", type=arguments.name)
-    return Verb(help, run_with, (name, ALIAS, *more), epilog)
+    return Verb(run_with, (name, ALIAS, *more), epilog, help)
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,11 @@ class RecipeCommand:
         return self.entry.description  # type: ignore[no-any-return]
 
     @property
-    def help(self) -> str:
-        return self.describes.help
-
-    @property
     def _verbs(self) -> dict[str, Verb]:
         describes, several = self.describes, (USING, prefix_option("names that begin"), JSON)
         codes = MISSING if describes.missing else LOOKING
         return {
-            "list": Verb(describes.list_help, self._list, several),
+            "list": Verb(self._list, several, help=describes.list_help),
             describes.show: _name_verb(describes.show_help, self._show, (JSON,), codes),
             **{name: self._verb(name, what) for name, what in describes.verbs.items()},
         }
@@ -117,7 +114,14 @@ class RecipeCommand:
         return _name_verb(what.help, partial(_operate, what), options, codes)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_verbs(parser, self._verbs, dest="verb", metavar="VERB")
+        """Give each of its verbs a parser of its own, with Django's options and the verb's."""
+        parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+        for name, verb in self._verbs.items():
+            subparser = parsers.add_parser(
+                name, help=verb.help, description=verb.help, epilog=verb.epilog
+            )
+            arguments.add_common(subparser, parser)
+            verb.add_arguments(subparser)
 
     def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
         self._verbs[verb].run(command, **options)
@@ -278,16 +282,3 @@ def _write_facts(command: BaseCommand, facts: Facts) -> None:
 
 def _write_json(command: BaseCommand, ref: Ref, fields: Mapping[str, object]) -> None:
     output.write_json(command, {"using": ref.alias, "name": ref.name, **fields})
-
-
-def add_verbs(
-    parser: CommandParser, verbs: Mapping[str, Verb | RecipeCommand], *, dest: str, metavar: str
-) -> None:
-    """Give each verb a parser of its own, with Django's options and the verb's."""
-    parsers = parser.add_subparsers(dest=dest, required=True, metavar=metavar)
-    for name, verb in verbs.items():
-        subparser = parsers.add_parser(
-            name, help=verb.help, description=verb.help, epilog=verb.epilog
-        )
-        arguments.add_common(subparser, parser)
-        verb.add_arguments(subparser)

@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
@@ -255,6 +254,8 @@ class BaseLock(BlockLock):
         It is written to the audit log, with ``reason`` and ``who``, by default the system's user.
         Raises LockUnavailable if the backend does not answer.
         """
+        from distlock.audit import record_break  # what only takes locks needs no audit log
+
         backend = self._backend
         ask = partial(backend.force_release, self._key.backend_name, checked_token(token))
         lease: Lease | None = yield Call(ask, executor=backend.calls)

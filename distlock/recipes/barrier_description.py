@@ -20,7 +20,6 @@ def _state(report: BarrierInfo) -> Cell:
 class BarrierDescription(Description[BarrierInfo]):
     """Who waits for whom."""
 
-    help = "Barriers: list, show."
     empty = _("Barriers are listed here once somebody has waited at one.")
     recipe: ClassVar[Any] = Barrier
     columns: ClassVar[Columns[BarrierInfo]] = (
@@ -46,5 +45,4 @@ class BarrierDescription(Description[BarrierInfo]):
 class DoubleBarrierDescription(BarrierDescription):
     """The same for those who begin and end together."""
 
-    help = "Double barriers: list, show."
     recipe = DoubleBarrier

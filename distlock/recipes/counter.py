@@ -116,7 +116,6 @@ class CounterDescription(Description[CounterInfo]):
     """Its value, and the author of the last change."""
 
     recipe = Counter
-    help = "Counters: list, show."
     empty = _("Counters are listed here once somebody has added to one.")
     columns: ClassVar[Columns[CounterInfo]] = (
         (_("Value"), lambda report: Cell(report.value, "number")),
@@ -265,7 +264,6 @@ class LatchDescription(Description[LatchInfo]):
     """The number left to be counted down."""
 
     recipe = CountDownLatch
-    help = "Latches that are counted down: list, show."
     empty = _("Latches are listed here once somebody has counted one down.")
     columns: ClassVar[Columns[LatchInfo]] = (
         (_("State"), _state),

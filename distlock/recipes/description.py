@@ -315,8 +315,7 @@ class Description(ABC, Generic[R]):
     #: whether a page refreshes itself unless its reader has said no
     live: ClassVar[bool] = False
 
-    #: what the terminal says of the commands, and of those that list and show
-    help: ClassVar[str]
+    #: what the terminal says of the commands that list and show
     list_help: ClassVar[str] = "List them."
     show_help: ClassVar[str] = "Show one."
     #: the verb that shows a name

@@ -203,7 +203,6 @@ class ElectionDescription(Description[ElectionInfo]):
     """The leader, the candidates in order, and the history."""
 
     recipe = Election
-    help = "Elections: list, show, history, appoint a leader, ask one to step down."
     list_help = "List the elections with their leaders."
     show_help = "Show the leader, and the candidates in their order."
     empty = _("Elections are listed here once a candidate has stood.")

@@ -127,7 +127,6 @@ class EventDescription(Description[EventInfo]):
     """Whether it is set, and who did that."""
 
     recipe = Event
-    help = "Events: list, show."
     empty = _("Events are listed here once they have been set.")
     columns: ClassVar[Columns[EventInfo]] = (
         (_("State"), _state),

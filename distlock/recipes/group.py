@@ -299,7 +299,6 @@ def _last_joined(members: Sequence[Member]) -> datetime | None:
 class GroupDescription(Description[Sequence[Member]]):
     """The members of a group: since when they are there, and their data."""
 
-    help = "Groups of processes: list, show."
     list_help = "List the groups, with their numbers of members."
     show_help = "Show the members of a group."
     empty = _("Groups are listed here once a process has joined one.")

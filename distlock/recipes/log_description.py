@@ -174,7 +174,6 @@ def _rolling_back(ref: Ref, options: dict[str, Any]) -> Proposal:
 class ConfigDescription(Description[Value]):
     """Values with their versions."""
 
-    help = "Configuration values: list, get, set, history, rollback."
     list_help = "List the values, with version and who set it."
     show_help = "Print a value as JSON; with --json also who set it and when."
     show = "get"
@@ -253,7 +252,6 @@ _MESSAGE: Columns[Message] = (
 class TopicDescription(Description[Sequence[Message]]):
     """What was published last."""
 
-    help = "Topics: list, show the last messages."
     empty = _("Topics are listed here once something was published.")
     columns: ClassVar[Columns[Message]] = (
         (_("Last number"), _MESSAGE[0][1]),

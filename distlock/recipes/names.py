@@ -351,7 +351,6 @@ def _names_in(addresses: Sequence[Address]) -> list[str]:
 class NamesDescription(Description[Sequence[Address]]):
     """The owners of names."""
 
-    help = "Registered names: list the namespaces, show one."
     empty = _("Namespaces are listed here once a name was registered in them.")
     columns: ClassVar[Columns[Sequence[Address]]] = (
         (_("Names"), lambda report: Cell(len(_names_in(report)), "number")),

@@ -116,7 +116,6 @@ def _cancelling(ref: Ref, options: dict[str, Any]) -> Proposal:
 class ProgressDescription(Description[Report | None]):
     """Bars that move."""
 
-    help = "Progress of work: list, show, watch it live, ask it to end."
     list_help = "List the work that reports, or has reported lately."
     show_help = "Show the progress of a piece of work."
     empty = _("Work is listed here while it reports its progress.")

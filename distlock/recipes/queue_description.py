@@ -89,7 +89,6 @@ class QueueDescription(Description[QueueInfo]):
     """How full it is, what is being delivered, and what was put aside."""
 
     recipe = Queue
-    help = "Queues: list, show, dead letters, retry, release, purge, resize."
     list_help = "List the queues, and how full they are."
     show_help = "Show the items of a queue, and its consumers."
     empty = _("Queues are listed here once something was put into one.")

@@ -398,7 +398,6 @@ class _PermitRequest:
 class RateLimiterDescription(Description[RateInfo]):
     """The permits that are taken, their number in all, and the waiters."""
 
-    help = "Rate limiters: list, show."
     empty = _("Rate limiters are listed here once one has granted a permit.")
     columns: ClassVar[Columns[RateInfo]] = (
         (_("Taken"), lambda report: Cell(report.taken, "number")),

@@ -9,9 +9,9 @@ from celery.exceptions import TaskRevokedError, WorkerLostError
 from django.core.checks import run_checks
 
 from distlock import Cancelled, NotSupported, locks
+from distlock.apps import CHECKS_TAG
 from distlock.backends.local import LocalBackend
 from distlock.celery import LockedTask, locked_task
-from distlock.checks import TAG
 from distlock.recipes import Progress, track
 from tests.celery.stage import LIMIT, published
 from tests.celery.tasks import OF
@@ -123,4 +123,4 @@ class TestInPlace:
         monkeypatch.setattr(LocalBackend, "store", property(store))
         with pytest.raises(NotSupported, match="task apart: progress=True: keeps no records"):
             locked_task(name="apart", progress=True)(print)
-        assert any("progress=True" in found.msg for found in run_checks(tags=[TAG]))
+        assert any("progress=True" in found.msg for found in run_checks(tags=[CHECKS_TAG]))

@@ -5,8 +5,8 @@ from celery import Celery
 from django.core.checks import run_checks
 
 from distlock import NotSupported
+from distlock.apps import CHECKS_TAG
 from distlock.celery import LockedTask, locked_task
-from distlock.checks import TAG
 
 ZOOKEEPER = {
     "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
@@ -94,6 +94,6 @@ def test_a_check_finds_it_too(settings):
     settings.DISTLOCK = {"default": DATABASE}
     locked_task(name="shop.report", queueing_lock="a")(report)
     settings.DISTLOCK = {"default": ZOOKEEPER, "queue": DATABASE}
-    checked = run_checks(tags=[TAG])
+    checked = run_checks(tags=[CHECKS_TAG])
     found = {message.obj: message.msg for message in checked if message.id == "distlock.E008"}
     assert "using='default' cannot keep queueing_lock" in found["task shop.report"]

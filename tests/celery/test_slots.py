@@ -9,10 +9,10 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostErr
 from django.core.checks import run_checks
 
 from distlock import LockLost, NotSupported
+from distlock.apps import CHECKS_TAG
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.celery import SKIPPED, locked_task
-from distlock.checks import TAG
 from distlock.recipes import Semaphore
 from locksite.demo.models import Entry
 from tests.celery.app import app
@@ -266,6 +266,6 @@ def test_a_check_finds_it_too(settings):
     settings.DISTLOCK = {"default": {"BACKEND": "distlock.backends.local.LocalBackend"}}
     locked_task(name="mail.report", lock="a", slots=3)(report)
     settings.DISTLOCK = {"default": {"BACKEND": f"{__name__}.LocksOnly"}}
-    checked = run_checks(tags=[TAG])
+    checked = run_checks(tags=[CHECKS_TAG])
     found = {message.obj: message.msg for message in checked if message.id == "distlock.E008"}
     assert "slots=3: DISTLOCK['default']" in found["task mail.report"]

@@ -6,19 +6,17 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from django.core.management import get_commands
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 from django.core.management.color import no_style
+from django.utils.module_loading import import_string
 
-from distlock.commands import change_locks, monitoring, run_program, show_locks
-from distlock.commands.arguments import Backends, option
-from distlock.commands.exit_codes import FAILED, fail
-from distlock.commands.verbs import RecipeCommand, Verb, add_verbs
-from distlock.registry import ENTRIES
-from distlock.types.lease import LOCK_KINDS
+from distlock.registry import BY_KIND, ENTRIES
+from distlock.types.lease import LOCK_KINDS, Kind
 
 #: For each shell, what lets `python manage.py` be completed as `manage.py` is.
 SHELLS = {
@@ -47,6 +45,9 @@ complete -c python -c python3 -n 'string match -qr $_distlock_python -- (command
 
 
 def _complete(command: BaseCommand, *, shell: str, **others: object) -> None:
+    from distlock.commands.arguments import Backends
+    from distlock.commands.exit_codes import FAILED, fail
+
     try:
         import shtab
     except ImportError:
@@ -72,22 +73,100 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(inner)
 
 
-SUBCOMMANDS: dict[str, Verb | RecipeCommand] = {
-    "list": show_locks.LIST,
-    "show": show_locks.SHOW,
-    "top": monitoring.TOP,
-    "release": change_locks.RELEASE,
-    "resize": change_locks.RESIZE,
-    "run": run_program.RUN,
-    "sweep": change_locks.SWEEP,
-    "ping": monitoring.PING,
-    **{entry.kind.value: RecipeCommand(entry) for entry in ENTRIES},
-    "completion": Verb(
+#: The commands: what the terminal says of each, and where its Verb is; "" if _command() makes it.
+#: Only the one that is used is imported: they import all that a lock needs, and the recipes.
+SUBCOMMANDS = {
+    "list": (
+        "List the locks that are held, and those whose lease ended without being released.",
+        "show_locks.LIST",
+    ),
+    "show": (
+        "Show the holder of a lock, since when, the time left, and the waiters.",
+        "show_locks.SHOW",
+    ),
+    "top": (
+        "Show problems, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
+        " a terminal, or with --once or --json, it is printed once.",
+        "monitoring.TOP",
+    ),
+    "release": (
+        "Break the hold of a lock that has this token, and only that one;"
+        " or free the queueing lock of a Celery task. Asks first.",
+        "change_locks.RELEASE",
+    ),
+    "resize": (
+        "Change the number of seats of a semaphore for all. No holder is evicted. A process that"
+        " gives another number gets an error while others use it; when nobody does, the next"
+        ' number that is given applies. So use this with code that gives no number, or "agreed".'
+        " A name that is not in use, and has no number, counts as a mistake unless --create is"
+        " given.",
+        "change_locks.RESIZE",
+    ),
+    "run": (
+        "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When"
+        " the lock cannot be kept, the program and all processes that it started are ended before"
+        " another owner can acquire it.",
+        "run_program.RUN",
+    ),
+    "sweep": (
+        "Free the locks whose lease ended without being released, and remove the rows of locks that"
+        " have been free for long. Never touches a hold whose lease still runs.",
+        "change_locks.SWEEP",
+    ),
+    "ping": (
+        "Ask each backend whether it answers, all at once. Nothing is taken or written. With"
+        " --leads also ask whether a process of this host leads an election.",
+        "monitoring.PING",
+    ),
+    **{entry.kind.value: (entry.help, "") for entry in ENTRIES},
+    "completion": (
         "Print the script with which a shell completes verbs, options and aliases. Needs shtab.",
-        _complete,
-        (option("shell", "The shell that reads the script.", choices=tuple(SHELLS)),),
+        "",
     ),
 }
+
+
+def _command(name: str) -> Any:
+    """Import a command; return its Verb or RecipeCommand."""
+    from distlock.commands import arguments, verbs
+
+    if name in BY_KIND:
+        return verbs.RecipeCommand(BY_KIND[Kind(name)])
+    if path := SUBCOMMANDS[name][1]:
+        return import_string(f"distlock.commands.{path}")
+    shell = "The shell that reads the script."
+    return verbs.Verb(_complete, (arguments.option("shell", shell, choices=tuple(SHELLS)),))
+
+
+def _add_command(name: str, parser: CommandParser, subparser: CommandParser) -> None:
+    """Give the parser of a command its arguments, with Django's own, which ``parser`` has."""
+    from distlock.commands.arguments import add_common
+
+    command = _command(name)
+    subparser.epilog = command.epilog
+    add_common(subparser, parser)
+    command.add_arguments(subparser)
+
+
+class _LateParser(CommandParser):
+    """A parser that gets its arguments, from ``add``, when somebody first asks for them."""
+
+    def __init__(self, *, add: Callable[[CommandParser], None] | None = None, **kwargs: Any):
+        self._add: Callable[[CommandParser], None] | None = None
+        super().__init__(**kwargs)
+        self._add = add
+
+    @property
+    def _actions(self) -> list[argparse.Action]:
+        """The arguments. To parse, to print help and to complete all begin with this list."""
+        add, self._add = self._add, None
+        if add is not None:
+            add(self)
+        return self._added
+
+    @_actions.setter
+    def _actions(self, actions: list[argparse.Action]) -> None:
+        self._added = actions
 
 
 class Command(BaseCommand):
@@ -99,7 +178,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.epilog = "Each command's own --help lists its exit codes."
-        add_verbs(parser, SUBCOMMANDS, dest="subcommand", metavar="COMMAND")
+        parsers = parser.add_subparsers(
+            dest="subcommand", required=True, metavar="COMMAND", parser_class=_LateParser
+        )
+        for name, (text, _) in SUBCOMMANDS.items():
+            add = partial(_add_command, name, parser)
+            parsers.add_parser(name, help=text, description=text, add=add)
 
     @no_translations  # what scripts find in a table is the same everywhere
     def handle(self, *args: Any, **options: Any) -> None:
@@ -110,7 +194,7 @@ class Command(BaseCommand):
             self.style = no_style()
             self.stderr.style_func = None
         try:
-            SUBCOMMANDS[options["subcommand"]].run(self, **options)
+            _command(options["subcommand"]).run(self, **options)
             self.stdout.flush()
         except BrokenPipeError:
             # The reader, `head` perhaps, has seen enough; Python's own last flush must not fail.
