@@ -8,9 +8,8 @@ import select
 import socket
 import ssl
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from distlock.backends.etcd.options import Endpoint
@@ -22,10 +21,12 @@ _MOST_IDLE = 8
 #: Seconds. A time limit of 0 would mean something else to a socket.
 _SHORTEST_LIMIT = 0.001
 #: A header for requests of several documents. Go's server drops what it has not read of a request
-#: when the answer begins, unless the connection is to be closed after it.
+#: when the answer begins, unless the connection is to be closed after it; then it reads on.
 SEVERAL = {"Connection": "close"}
-#: Bytes of a line of a head, at most.
-_LONGEST_LINE = 65536
+#: Bytes of a line of a head, at most; and bytes that are read at once.
+_LONGEST_LINE = _MOST_BYTES = 65536
+#: Seconds until a server has to take what is sent on a stream.
+_LONGEST_SEND = 5.0
 
 
 class Unanswered(Exception):
@@ -174,7 +175,7 @@ class Connections:
 
     def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Response:
         """Return the answer that comes by ``deadline``; Unanswered if none does."""
-        request = self._request(path, data, headers)
+        request = self._request(path, {"Content-Length": str(len(data)), **headers}) + data
         connection: _Connection | None = None
         is_kept = False
         try:
@@ -190,10 +191,10 @@ class Connections:
             if connection is not None and not is_kept:
                 connection.close()  # also after an interrupt: the rest of the answer may still come
 
-    def _request(self, path: str, data: bytes, headers: Mapping[str, str]) -> bytes:
-        lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(data)}"]
+    def _request(self, path: str, headers: Mapping[str, str]) -> bytes:
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     def _take(self) -> _Connection | None:
         while self._idle:
@@ -205,44 +206,89 @@ class Connections:
         return None
 
     def open_stream(
-        self, path: str, data: bytes, headers: dict[str, str], deadline: float
+        self, path: str, documents: Sequence[Any], headers: Mapping[str, str], deadline: float
     ) -> Stream:
-        """Return an answer that goes on; Unanswered if it does not begin by ``deadline``."""
-        sock: socket.socket | None = None
+        """Return a request and its answer that both go on; Unanswered if no answer has begun."""
         stream: Stream | None = None
+        is_open = False
         try:
-            sock = _connected(self.endpoint, self._tls, deadline)
-            sock.settimeout(_rest(deadline))
-            sock.sendall(self._request(path, data, headers | SEVERAL))
-            response = HTTPResponse(sock, method="POST")
-            response.begin()
-            stream = Stream(sock, response)
+            stream = Stream(_connected(self.endpoint, self._tls, deadline))
+            how = {**headers, **SEVERAL, "Transfer-Encoding": "chunked"}
+            stream.begin(self._request(path, how), documents, deadline)
+            is_open = True
             return stream
-        except (OSError, HTTPException) as error:
+        except (OSError, EOFError, ValueError, IndexError) as error:
             raise Unanswered(error, sent=True) from error
         finally:
-            if sock is not None and stream is None:
-                sock.close()
+            if stream is not None and not is_open:
+                stream.close()
 
 
 class Stream(_OpenSocket):
-    """An answer that goes on: documents, one on a line."""
+    """A request that goes on, and its answer, too: documents, one of the answer on a line.
 
-    def __init__(self, sock: socket.socket, response: HTTPResponse) -> None:
-        self._socket, self._response = sock, response
-        self.status = response.status
+    One thread sends and reads. Others may wake it, or end the stream.
+    """
+
+    status = 0
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._woken, self._waker = socket.socketpair()
+        for each in (sock, self._woken, self._waker):
+            each.settimeout(0)
+        self._polling = select.poll()
+        self._polling.register(sock, select.POLLIN)
+        self._polling.register(self._woken, select.POLLIN)
+        #: what has come and was not read: as it came, and of the body
+        self._received = self._body = b""
+        self._is_chunked = self._is_over = False
         self._keep()
 
-    def line(self, seconds: float) -> bytes | None:
-        """Return the next line: empty at the end, None if nothing comes for so long."""
+    def leave_to_parent(self) -> None:
+        """See _OpenSocket.leave_to_parent()."""
+        super().leave_to_parent()
+        for each in (self._woken, self._waker):
+            each.close()
+
+    def begin(self, head: bytes, documents: Sequence[Any], deadline: float) -> None:
+        """Send the first documents, and read the head of the answer."""
+        self._send(head + _chunk(documents), _rest(deadline))
+        while b"\r\n\r\n" not in self._received:
+            if self._is_over:
+                raise EOFError("the connection was closed")
+            if not self._receive(deadline):
+                raise TimeoutError("no answer in time")
+        answer, _, self._received = self._received.partition(b"\r\n\r\n")
+        self.status = int(answer.split(None, 2)[1])
+        self._is_chunked = b"transfer-encoding: chunked" in answer.lower()
+
+    def send(self, documents: Sequence[Any]) -> None:
+        """Send more documents; Unanswered if they cannot be sent."""
         try:
-            self._socket.settimeout(seconds)
-            return self._response.readline()
-        except TimeoutError:
-            return None
-        except (OSError, HTTPException, ValueError, AttributeError) as error:
-            # close() on another thread leaves the response without what it reads from.
+            self._send(_chunk(documents), _LONGEST_SEND)
+        except (OSError, ValueError) as error:
             raise Unanswered(error, sent=True) from error
+
+    def line(self, until: float) -> bytes | None:
+        """Return the next line: empty at the end, None if none comes by ``until``, or if woken."""
+        try:
+            while True:
+                self._unpack()
+                if b"\n" in self._body:
+                    line, _, self._body = self._body.partition(b"\n")
+                    return line + b"\n"
+                if self._is_over:
+                    return b""
+                if not self._receive(until):
+                    return None
+        except (OSError, ValueError) as error:
+            raise Unanswered(error, sent=True) from error
+
+    def wake(self) -> None:
+        """Let line() return, now or when it is called next."""
+        with suppress(OSError):  # it has been woken often enough, or is closed
+            self._waker.send(b"\0")
 
     def interrupt(self) -> None:
         """End it for the thread that waits for the next line."""
@@ -253,8 +299,52 @@ class Stream(_OpenSocket):
     def close(self) -> None:
         """Close it in this process."""
         with suppress(OSError):
-            self._response.close()
             self._socket.close()
+
+    def __del__(self) -> None:
+        # Not in close(): another thread may be about to write, and its file would be another one.
+        for each in ("_socket", "_woken", "_waker"):  # it may not have been made to the end
+            with suppress(OSError, AttributeError):
+                getattr(self, each).close()
+
+    def _send(self, data: bytes, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+        self._socket.sendall(data)
+        self._socket.settimeout(0)
+
+    def _receive(self, until: float) -> bool:
+        """Wait for bytes; False if none come by ``until``, or if woken."""
+        while True:
+            try:
+                data = self._socket.recv(_MOST_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):  # TLS has messages of its own, too
+                ready = self._polling.poll(max(until - clock(), 0.0) * 1000)
+                with suppress(BlockingIOError):
+                    ready = [] if self._woken.recv(_MOST_BYTES) else ready
+                if not ready:
+                    return False
+                continue
+            self._is_over = not data
+            self._received += data
+            return True
+
+    def _unpack(self) -> None:
+        """Move what has come completely to the body; see RFC 9112, section 7.1, for chunks."""
+        if not self._is_chunked:
+            self._body, self._received = self._body + self._received, b""
+        while b"\r\n" in self._received and self._is_chunked:
+            head, _, rest = self._received.partition(b"\r\n")
+            size = int(head.partition(b";")[0], 16)
+            if size == 0:
+                self._is_over = True
+            if size == 0 or len(rest) < size + 2:
+                return
+            self._body, self._received = self._body + rest[:size], rest[size + 2 :]
+
+
+def _chunk(documents: Sequence[Any]) -> bytes:
+    data = "".join(map(json.dumps, documents)).encode()
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _close_all(connections: list[_Connection]) -> None:
