@@ -53,13 +53,22 @@ def new_leases(etcd):
 
 
 @pytest.fixture
-def requests(etcd):
+def metrics(etcd):
+    """``metrics()``: what the server tells of itself, as text."""
+
+    def read():
+        with urllib.request.urlopen(f"{etcd.url}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    return read
+
+
+@pytest.fixture
+def requests(metrics):
     """``requests()``: how many requests of clients the server has got so far."""
     counter = re.compile(r'^grpc_server_started_total\{grpc_method="(\w+)".*\} (\S+)$', re.M)
 
     def count():
-        with urllib.request.urlopen(f"{etcd.url}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
-        return sum(float(number) for _, number in counter.findall(metrics))
+        return sum(float(number) for _, number in counter.findall(metrics()))
 
     return count

@@ -209,19 +209,20 @@ class Connections:
         self, path: str, documents: Sequence[Any], headers: Mapping[str, str], deadline: float
     ) -> Stream:
         """Return a request and its answer that both go on; Unanswered if no answer has begun."""
+        sock: socket.socket | None = None
         stream: Stream | None = None
-        is_open = False
         try:
-            stream = Stream(_connected(self.endpoint, self._tls, deadline))
+            sock = _connected(self.endpoint, self._tls, deadline)
+            sock.settimeout(_rest(deadline))
             how = {**headers, **SEVERAL, "Transfer-Encoding": "chunked"}
-            stream.begin(self._request(path, how), documents, deadline)
-            is_open = True
+            sock.sendall(self._request(path, how) + _chunk(documents))
+            stream = Stream(sock, deadline)
             return stream
         except (OSError, EOFError, ValueError, IndexError) as error:
             raise Unanswered(error, sent=True) from error
         finally:
-            if stream is not None and not is_open:
-                stream.close()
+            if sock is not None and stream is None:
+                sock.close()
 
 
 class Stream(_OpenSocket):
@@ -230,60 +231,44 @@ class Stream(_OpenSocket):
     One thread sends and reads. Others may wake it, or end the stream.
     """
 
-    status = 0
-
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        """EOFError, OSError, ValueError or IndexError if no answer has begun by ``deadline``."""
         self._socket = sock
         self._woken, self._waker = socket.socketpair()
-        for each in (sock, self._woken, self._waker):
-            each.settimeout(0)
         self._polling = select.poll()
-        self._polling.register(sock, select.POLLIN)
-        self._polling.register(self._woken, select.POLLIN)
-        #: what has come and was not read: as it came, and of the body
+        for each in (sock, self._woken, self._waker):
+            each.setblocking(False)
+        for each in (sock, self._woken):
+            self._polling.register(each, select.POLLIN)
         self._received = self._body = b""
-        self._is_chunked = self._is_over = False
-        self._keep()
-
-    def leave_to_parent(self) -> None:
-        """See _OpenSocket.leave_to_parent()."""
-        super().leave_to_parent()
-        for each in (self._woken, self._waker):
-            each.close()
-
-    def begin(self, head: bytes, documents: Sequence[Any], deadline: float) -> None:
-        """Send the first documents, and read the head of the answer."""
-        self._send(head + _chunk(documents), _rest(deadline))
         while b"\r\n\r\n" not in self._received:
-            if self._is_over:
-                raise EOFError("the connection was closed")
             if not self._receive(deadline):
                 raise TimeoutError("no answer in time")
-        answer, _, self._received = self._received.partition(b"\r\n\r\n")
-        self.status = int(answer.split(None, 2)[1])
-        self._is_chunked = b"transfer-encoding: chunked" in answer.lower()
+        head, _, self._received = self._received.partition(b"\r\n\r\n")
+        self.status = int(head.split(None, 2)[1])
+        self._keep()
 
     def send(self, documents: Sequence[Any]) -> None:
         """Send more documents; Unanswered if they cannot be sent."""
         try:
-            self._send(_chunk(documents), _LONGEST_SEND)
+            self._socket.settimeout(_LONGEST_SEND)
+            self._socket.sendall(_chunk(documents))
+            self._socket.setblocking(False)
         except (OSError, ValueError) as error:
             raise Unanswered(error, sent=True) from error
 
     def line(self, until: float) -> bytes | None:
         """Return the next line: empty at the end, None if none comes by ``until``, or if woken."""
         try:
-            while True:
-                self._unpack()
-                if b"\n" in self._body:
-                    line, _, self._body = self._body.partition(b"\n")
-                    return line + b"\n"
-                if self._is_over:
-                    return b""
-                if not self._receive(until):
+            while b"\n" not in self._body:
+                if not self._unpack() and not self._receive(until):
                     return None
+        except EOFError:
+            return b""
         except (OSError, ValueError) as error:
             raise Unanswered(error, sent=True) from error
+        line, _, self._body = self._body.partition(b"\n")
+        return line + b"\n"
 
     def wake(self) -> None:
         """Let line() return, now or when it is called next."""
@@ -307,13 +292,8 @@ class Stream(_OpenSocket):
             with suppress(OSError, AttributeError):
                 getattr(self, each).close()
 
-    def _send(self, data: bytes, seconds: float) -> None:
-        self._socket.settimeout(seconds)
-        self._socket.sendall(data)
-        self._socket.settimeout(0)
-
     def _receive(self, until: float) -> bool:
-        """Wait for bytes; False if none come by ``until``, or if woken."""
+        """Wait for bytes; False if none come by ``until``, or if woken; EOFError at the end."""
         while True:
             try:
                 data = self._socket.recv(_MOST_BYTES)
@@ -324,22 +304,23 @@ class Stream(_OpenSocket):
                 if not ready:
                     return False
                 continue
-            self._is_over = not data
+            if not data:
+                raise EOFError("the connection was closed")
             self._received += data
             return True
 
-    def _unpack(self) -> None:
-        """Move what has come completely to the body; see RFC 9112, section 7.1, for chunks."""
-        if not self._is_chunked:
-            self._body, self._received = self._body + self._received, b""
-        while b"\r\n" in self._received and self._is_chunked:
-            head, _, rest = self._received.partition(b"\r\n")
-            size = int(head.partition(b";")[0], 16)
-            if size == 0:
-                self._is_over = True
-            if size == 0 or len(rest) < size + 2:
-                return
-            self._body, self._received = self._body + rest[:size], rest[size + 2 :]
+    def _unpack(self) -> bool:
+        """Move a chunk that has come to the body, see RFC 9112, section 7.1; False if none has."""
+        head, found, rest = self._received.partition(b"\r\n")
+        if not found:
+            return False
+        size = int(head.partition(b";")[0], 16)
+        if size == 0:
+            raise EOFError("the answer is over")
+        if len(rest) < size + 2:
+            return False
+        self._body, self._received = self._body + rest[:size], rest[size + 2 :]
+        return True
 
 
 def _chunk(documents: Sequence[Any]) -> bytes:

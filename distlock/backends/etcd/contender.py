@@ -50,8 +50,9 @@ class EtcdContender:
        owner's name is there, replace it.
     2. Else put a key into the queue, with another lease, which is short: it is to end soon after
        its process, however long the lock's own lease is.
-    3. The first in the queue watches the holder's key; everyone else the key just before its own.
-       When that is gone, look who is ahead now. Look also now and then, because hints get lost.
+    3. The first in the queue watches the holder's key; everyone else the place just before its own,
+       and already the key that its claim would hold the lock with. When one is gone, look who is
+       ahead now. Look also now and then, because hints get lost.
     4. The first contender, if it sees no holder, puts the holder's key and deletes its place in one
       transaction, on the condition that all this is still so.
     5. A contender that gives up deletes its place; a possible grant is cancelled.
@@ -83,7 +84,7 @@ class EtcdContender:
         self._unsure = False
         self._answered_at = clock()
         self._next_look = 0.0
-        self._watch: KeyWatch | None = None
+        self._watches: list[KeyWatch] = []
 
     # One attempt; these methods block
 
@@ -294,9 +295,11 @@ class EtcdContender:
         changed: Pending[bool] = Pending()
         until = self._next_look
         try:
-            self._watch = self._client.watches.add(
-                ahead.key, position.revision, partial(changed.resolve, True), deletes_only=True
-            )
+            # etcd may report the end of a hold 100 ms late if its watch was begun just before. So
+            # it begins while its claim still waits.
+            self._watch(self._keys.holds_of(ahead.nonce), position, changed, prefix=True)
+            if ahead is position.ahead:
+                self._watch(ahead.key, position, changed)
         except RuntimeError:  # no more threads can be started
             until = clock() + _PAUSE
         if self._deadline is not None:
@@ -336,7 +339,14 @@ class EtcdContender:
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline
 
+    def _watch(
+        self, key: str, position: QueuePosition, changed: Pending[bool], *, prefix: bool = False
+    ) -> None:
+        resolve = partial(changed.resolve, True)
+        add = self._client.watches.add
+        watch = add(key, position.revision, resolve, prefix=prefix, deletes_only=True)
+        self._watches.append(watch)
+
     def _unwatch(self) -> None:
-        if (watch := self._watch) is not None:
-            watch.cancel()
-            self._watch = None
+        while self._watches:
+            self._watches.pop().cancel()

@@ -36,10 +36,10 @@ class _Followed:
     """What the stream follows; only the thread writes it."""
 
     target: Target
-    #: whether it was asked for when the stream was opened
-    is_first: bool
-    #: No change after this revision was missed: that of the last change it has told, or that after
-    #: which it follows; 0 before it does.
+    #: by which the stream calls it
+    number: int
+    #: Nothing up to this revision will be told: that of the last change that was, or at first that
+    #: after which the stream follows; 0 until that is known.
     last: int = 0
     #: how many changes it has told since somebody waited for one
     unwanted: int = 0
@@ -69,11 +69,11 @@ class KeyWatch:
         return self._cancel(self.token)
 
 
-def _create(number: int, target: Target) -> Json:
-    """Return the request to follow something from now on; its events have ``number``."""
-    key, prefix, deletes_only = target
+def _create(followed: _Followed) -> Json:
+    """Return the request to follow something from now on."""
+    key, prefix, deletes_only = followed.target
     how: Json = {"filters": ["NOPUT"]} if deletes_only else {}
-    return {"create_request": {**key_range(key, prefix), "watch_id": number, **how}}
+    return {"create_request": {**key_range(key, prefix), "watch_id": followed.number, **how}}
 
 
 class Watches:
@@ -98,7 +98,7 @@ class Watches:
         #: The thread that pops a watch from here calls back, or cancels it.
         self._watches: dict[object, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
-        self._numbers = count(1)
+        self._numbers = count(1)  # none is used again, so a late message is of no other key
         #: Wakes the thread; None while there is none.
         self._wakeups: WaitQueue[None] | None = None
 
@@ -198,25 +198,22 @@ class Watches:
 
     def _follow(self, wakeups: WaitQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
-        numbers: dict[int, _Followed] = {}
         self._followed = followed = dict[Target, _Followed]()
         stream: Stream | None = None
         try:
-            if not (requests := self._requests(followed, numbers)):
+            if not (requests := self._requests(followed)):
                 return True  # what was watched a moment ago is watched no more
             stream = self._stream = self._open_stream(requests)
             ends = clock() + _LONGEST_SILENCE
             while self._wakeups is wakeups:
-                if _drained(wakeups) and (requests := self._requests(followed, numbers)):
+                if _drained(wakeups) and (requests := self._requests(followed)):
                     stream.send(requests)
                     ends = min(ends, clock() + _LONGEST_ANSWER)
                 until = ends if self._watches else min(ends, clock() + _LINGER)
                 line = stream.line(until)
                 if line:
                     ends = clock() + _LONGEST_SILENCE
-                    if line.strip():
-                        self._on_message(json.loads(line), followed, numbers)
-                    if any(one.unwanted == _MOST_UNWANTED for one in numbers.values()):
+                    if line.strip() and self._on_message(json.loads(line), followed):
                         wakeups.put(None)
                 elif line is not None:
                     return False
@@ -231,59 +228,49 @@ class Watches:
             if stream is not None:
                 stream.close()
 
-    def _requests(
-        self, followed: dict[Target, _Followed], numbers: dict[int, _Followed]
-    ) -> list[Json]:
-        """Note what is to be followed from here on; return the requests for that."""
+    def _requests(self, followed: dict[Target, _Followed]) -> list[Json]:
+        """Note what is followed from here on, and what no more; return the requests for that."""
         requests: list[Json] = []
-        wanted, is_first = self._wanted(), not numbers
+        wanted = self._wanted()
         many = len(followed) > len(wanted) + _MOST_UNWANTED
-        for number, one in [*numbers.items()]:
-            if one.target not in wanted and (many or one.unwanted >= _MOST_UNWANTED):
-                del numbers[number], followed[one.target]
-                requests.append({"cancel_request": {"watch_id": number}})
+        for target, one in [*followed.items()]:
+            if target not in wanted and (many or one.unwanted >= _MOST_UNWANTED):
+                del followed[target]
+                requests.append({"cancel_request": {"watch_id": one.number}})
         # Looked for anew: who adds a watch may have found followed what is not any more.
         for target in self._wanted() - followed.keys():
-            number = next(self._numbers)
-            numbers[number] = followed[target] = _Followed(target, is_first)
-            requests.append(_create(number, target))
+            followed[target] = one = _Followed(target, next(self._numbers))
+            requests.append(_create(one))
         return requests
 
     def _wanted(self) -> set[Target]:
         return {watch.target for watch in self._watches.copy().values()}
 
-    def _on_message(
-        self, message: Json, followed: dict[Target, _Followed], numbers: dict[int, _Followed]
-    ) -> None:
+    def _on_message(self, message: Json, followed: dict[Target, _Followed]) -> bool:
+        """Call back who waits for what it tells; return whether that is followed in vain."""
         result = message.get("result")
         if result is None:
             raise Unanswered(OSError(str(message.get("error"))), sent=True)
-        number = int(result.get("watch_id", 0))
-        one = numbers.get(number)
+        is_over = bool(result.get("canceled"))
+        if is_over and result.get("created"):  # the stream's token may be too old
+            raise Unanswered(OSError(str(result.get("cancel_reason"))), sent=True)
+        number, events = int(result.get("watch_id", 0)), result.get("events", ())
+        one = next((one for one in followed.values() if one.number == number), None)
         if one is None:
-            return
-        if result.get("canceled"):
-            del numbers[number], followed[one.target]
-            for watch in self._watching(one.target):
-                if int(result.get("compact_revision", 0)):
-                    self._answer(watch)  # what happened before that is not known any more
-                elif one.is_first:
-                    self._watches.pop(watch.token, None)
-                else:  # the token of the stream may be too old
-                    raise Unanswered(OSError(str(result.get("cancel_reason"))), sent=True)
-            return
-        events = result.get("events", ())
-        if result.get("created"):
-            changed = int(result["header"]["revision"])
+            return False
+        if is_over:
+            del followed[one.target]  # what has happened was compacted
         elif events:
-            changed = max(int(event["kv"]["mod_revision"]) for event in events)
-        else:
-            return
-        one.last = max(one.last, changed)
-        woken = [watch for watch in self._watching(one.target) if watch.since < one.last]
+            one.last = max(one.last, *(int(event["kv"]["mod_revision"]) for event in events))
+        elif result.get("created"):
+            # It follows from the next revision on: who has not seen this one has to look.
+            one.last = int(result["header"]["revision"])
+        watching = self._watching(one.target)
+        woken = [watch for watch in watching if is_over or watch.since < one.last]
         one.unwanted = one.unwanted + 1 if events and not woken else 0
         for watch in woken:
             self._answer(watch)
+        return one.unwanted == _MOST_UNWANTED
 
     def _watching(self, target: Target) -> list[KeyWatch]:
         return [watch for watch in self._watches.copy().values() if watch.target == target]
