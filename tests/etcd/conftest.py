@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from distlock import locks
+from distlock.backends.etcd import watches
 from tests.contract.actor_process import actors
 
 BACKEND = "distlock.backends.etcd.EtcdBackend"
@@ -72,3 +73,15 @@ def requests(metrics):
         return sum(float(number) for _, number in counter.findall(metrics()))
 
     return count
+
+
+@pytest.fixture
+def hintless_watches(monkeypatch):
+    """The watches do not hint at what may have come before they began."""
+    on_message = watches.Watches._on_message
+
+    def without_hint(self, message, *others):
+        if not message["result"].get("created"):
+            return on_message(self, message, *others)
+
+    monkeypatch.setattr(watches.Watches, "_on_message", without_hint)

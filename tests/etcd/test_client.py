@@ -68,18 +68,6 @@ def test_a_watch_tells_of_a_change_that_came_before_it(client, told, name):
     assert told.wait(PATIENCE)
 
 
-@pytest.fixture
-def hintless(monkeypatch):
-    """The watches do not hint at what may have come before they began."""
-    on_message = watches.Watches._on_message
-
-    def without_hint(self, message, *others):
-        if not message["result"].get("created"):
-            return on_message(self, message, *others)
-
-    monkeypatch.setattr(watches.Watches, "_on_message", without_hint)
-
-
 def test_without_its_hint_a_watch_misses_a_change_that_came_before_it(client, told, name, hintless):
     """So the test before would show that a wake-up was lost."""
     since = revision(client, name)
@@ -130,7 +118,7 @@ def test_what_changes_while_there_is_no_stream_is_hinted_at_when_there_is_one(
     client = locks[configure()].client
     client.watches.add(name, followed(client, name), told)
     if not is_woken:
-        request.getfixturevalue("hintless")
+        request.getfixturevalue("hintless_watches")
     proxy.refuse()
     etcd.put(name, "changed")
     proxy.heal()

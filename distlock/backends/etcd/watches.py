@@ -99,6 +99,8 @@ class Watches:
         self._watches: dict[object, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
         self._numbers = count(1)  # none is used again, so a late message is of no other key
+        #: before the stream is opened again; anew after each that has told something
+        self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         #: Wakes the thread; None while there is none.
         self._wakeups: WaitQueue[None] | None = None
 
@@ -166,7 +168,6 @@ class Watches:
     # On the thread
 
     def _run(self, wakeups: WaitQueue[None]) -> None:
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while self._wakeups is wakeups:
             _drained(wakeups)
             if not self._watches:
@@ -175,13 +176,12 @@ class Watches:
                 continue
             try:
                 if self._follow(wakeups):
-                    pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                     continue
             except Unanswered as error:
                 thread_logger.debug("the stream of watches broke: %s", error)
             except Exception:  # waiters look by themselves, and the stream is opened again
                 thread_logger.exception("the stream of watches failed")
-            _woken(wakeups, next(pauses))
+            _woken(wakeups, next(self._pauses))
 
     def _goes_on(self, wakeups: WaitQueue[None]) -> bool:
         """Let the thread end, unless a watch was added just before; who adds one later starts it.
@@ -215,6 +215,7 @@ class Watches:
                     ends = clock() + _LONGEST_SILENCE
                     if line.strip() and self._on_message(json.loads(line), followed):
                         wakeups.put(None)
+                    self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                 elif line is not None:
                     return False
                 elif clock() >= until:
