@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from distlock import locks
+from distlock.backends.etcd import watches
 from tests.contract.actor_process import actors
 
 BACKEND = "distlock.backends.etcd.EtcdBackend"
@@ -53,13 +54,34 @@ def new_leases(etcd):
 
 
 @pytest.fixture
-def requests(etcd):
+def metrics(etcd):
+    """``metrics()``: what the server tells of itself, as text."""
+
+    def read():
+        with urllib.request.urlopen(f"{etcd.url}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    return read
+
+
+@pytest.fixture
+def requests(metrics):
     """``requests()``: how many requests of clients the server has got so far."""
     counter = re.compile(r'^grpc_server_started_total\{grpc_method="(\w+)".*\} (\S+)$', re.M)
 
     def count():
-        with urllib.request.urlopen(f"{etcd.url}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
-        return sum(float(number) for _, number in counter.findall(metrics))
+        return sum(float(number) for _, number in counter.findall(metrics()))
 
     return count
+
+
+@pytest.fixture
+def hintless_watches(monkeypatch):
+    """The watches do not hint at what may have come before they began."""
+    on_message = watches.Watches._on_message
+
+    def without_hint(self, message, *others):
+        if not message["result"].get("created"):
+            return on_message(self, message, *others)
+
+    monkeypatch.setattr(watches.Watches, "_on_message", without_hint)

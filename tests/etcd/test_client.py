@@ -1,6 +1,7 @@
 """The client: leases and watches, for whoever builds on it; users, certificates, greenlets."""
 
 import base64
+import re
 import threading
 
 import pytest
@@ -43,6 +44,15 @@ def revision(client, key, value=""):
     return client.txn([], [put(key, value)]).revision
 
 
+def followed(client, *keys):
+    """Wait until keys are followed; return a revision since when nothing is missed."""
+    for key in keys:
+        begun = threading.Event()
+        client.watches.add(key, 0, begun.set)  # it has not seen the revision with which that begins
+        assert begun.wait(PATIENCE)
+    return revision(client, keys[0])
+
+
 def test_a_watch_tells_of_a_change_after_its_revision(client, told, name):
     since = revision(client, name)
     client.watches.add(name, since, told)
@@ -56,6 +66,79 @@ def test_a_watch_tells_of_a_change_that_came_before_it(client, told, name):
     revision(client, name)
     client.watches.add(name, since, told)
     assert told.wait(PATIENCE)
+
+
+def test_without_its_hint_a_watch_misses_a_change_that_came_before_it(client, told, name, hintless):
+    """So the test before would show that a wake-up was lost."""
+    since = revision(client, name)
+    revision(client, name)
+    client.watches.add(name, since, told)
+    assert not told.wait(0.5)
+    revision(client, name)
+    assert told.wait(PATIENCE)
+
+
+def test_a_watch_that_is_added_to_a_stream_tells_of_a_change_that_came_before_it(
+    client, told, name
+):
+    since = revision(client, name)
+    followed(client, f"{name}:other")
+    for number in range(20):
+        revision(client, f"{name}:{number}")
+        told.clear()
+        client.watches.add(f"{name}:{number}", since, told)
+        assert told.wait(PATIENCE)
+
+
+def test_a_watch_tells_nothing_if_all_that_came_before_it_was_seen(client, told, name):
+    """Who looks for each hint looks once for each change."""
+    since = revision(client, name)
+    for _ in range(5):
+        client.watches.add(name, since, told)
+        client.watches.add(f"{name}:other", since, told)
+    assert not told.wait(0.3)
+
+
+def test_a_member_that_lags_behind_what_was_seen_tells_no_earlier_changes(client, told, name):
+    """Who has looked at another member has seen a later revision than the stream begins with."""
+    since = revision(client, name) + 2
+    client.watches.add(name, since, told)
+    revision(client, name)
+    revision(client, name)
+    assert not told.wait(0.3)
+    revision(client, name)
+    assert told.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("is_woken", [True, False], ids=["with the hint", "without it"])
+def test_what_changes_while_there_is_no_stream_is_hinted_at_when_there_is_one(
+    configure, proxied, told, name, etcd, request, is_woken
+):
+    proxy = proxied("etcd")
+    client = locks[configure()].client
+    client.watches.add(name, followed(client, name), told)
+    if not is_woken:
+        request.getfixturevalue("hintless_watches")
+    proxy.refuse()
+    etcd.put(name, "changed")
+    proxy.heal()
+    assert told.wait(PATIENCE if is_woken else 1.5) is is_woken
+
+
+def test_another_key_to_watch_costs_no_request(client, told, requests, name):
+    followed(client, name)
+    before = requests()
+    for number in range(10):
+        told.clear()
+        client.watches.add(f"{name}:{number}", 0, told)
+        assert told.wait(PATIENCE)
+    assert requests() == before
+
+
+def test_keys_that_were_watched_once_are_not_followed_for_ever(client, metrics, name):
+    followed(client, *(f"{name}:{number}" for number in range(100)))
+    watchers = re.compile(r"^etcd_debugging_mvcc_watcher_total (\d+)$", re.M)
+    eventually(lambda: int(watchers.search(metrics())[1]) < 40)
 
 
 def test_a_watch_tells_if_changes_may_have_been_forgotten(client, etcd, told, name):
@@ -144,7 +227,7 @@ def test_one_stream_serves_one_watch_after_the_other(configure, proxied, name):
 
 
 def test_many_changes_that_nobody_waits_for_disturb_no_other_watch(client, told, name):
-    since = revision(client, name)
+    since = followed(client, name, f"{name}:quiet")
     client.watches.add(f"{name}:quiet", since, told)
     client.watches.add(name, since, threading.Event().set)
     for _ in range(50):
@@ -280,6 +363,20 @@ def test_a_user_does_no_harm_where_nobody_asks_for_one(configure, etcd, name):
         lock.verify()
 
 
+def test_a_watch_whose_token_has_ended_goes_on_with_another(configure, guarded, told, name):
+    client = locks[user(configure, guarded)].client
+    since = revision(client, name)
+    followed(client, f"{name}:other")
+    guarded.end_tokens()
+    client.watches.add(name, since, told)
+
+    def is_told():
+        revision(client, name)  # and this gets a new token
+        return told.wait(0.1)
+
+    eventually(is_told)
+
+
 def test_a_user_who_waits_is_woken(configure, guarded, actor, name):
     using = user(configure, guarded)
     held = Lock(name, using=using)
@@ -298,6 +395,19 @@ def encrypted():
     """An etcd that speaks TLS only, and asks for a certificate."""
     with Etcd(tls=True) as server:
         yield server
+
+
+def test_a_stream_that_is_encrypted_takes_further_keys(configure, encrypted, told, name):
+    files = encrypted.certificates
+    tls = {"ca": str(files.ca), "certfile": str(files.client), "keyfile": str(files.client_key)}
+    client = locks[configure({"default": encrypted.url}, tls=tls)].client
+    since = revision(client, name)
+    followed(client, f"{name}:other")
+    for number in range(5):
+        told.clear()
+        client.watches.add(f"{name}:{number}", since, told)
+        revision(client, f"{name}:{number}")
+        assert told.wait(PATIENCE)
 
 
 def test_a_client_with_a_certificate_takes_locks(configure, encrypted, actor, name):

@@ -5,9 +5,11 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
+from distlock.backends.etcd import contender
 from distlock.backends.etcd.connections import Connections, Unanswered
 from distlock.backends.etcd.contender import EtcdContender
 from distlock.backends.etcd.leases import Leases
+from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE, answered
@@ -143,6 +145,69 @@ def hintless():
     yield keep_back
     for end in ends[::-1]:
         end()
+
+
+@pytest.fixture
+def never_looks(monkeypatch):
+    """Who waits is woken by hints, and looks by itself only when its place is about to end."""
+    monkeypatch.setattr(contender, "_LOOKS", 1.2)
+
+
+#: seconds; who is woken by no hint waits for longer, see never_looks()
+STALL = 6.0
+
+
+def longest_wait(using, name, disturb=None, seconds=0.0):
+    """Let clients of their own take turns; return the longest wait for one, in seconds."""
+    waits, over = [], clock() + seconds
+
+    def take_turns(alias):
+        lock = Lock(name, using=alias)
+        while clock() < over or len(waits) < 200:
+            before = clock()
+            with lock:
+                waits.append(clock() - before)
+
+    threads = [threading.Thread(target=take_turns, args=(alias,)) for alias in using]
+    for thread in threads:
+        thread.start()
+    while disturb is not None and any(thread.is_alive() for thread in threads):
+        disturb()
+    for thread in threads:
+        thread.join()
+    return max(waits)
+
+
+@pytest.fixture
+def crowd(configure, settings):
+    """The aliases of six clients."""
+    configure()
+    aliases = [f"client-{number}" for number in range(6)]
+    settings.DISTLOCK |= dict.fromkeys(aliases, settings.DISTLOCK["default"])
+    return aliases
+
+
+def test_no_wake_up_is_lost_in_a_crowd(crowd, never_looks, name):
+    assert longest_wait(crowd, name) < STALL
+
+
+@pytest.mark.slow
+def test_without_the_hint_with_which_a_watch_begins_wake_ups_are_lost(
+    crowd, never_looks, name, hintless_watches
+):
+    """So the tests beside it would see that."""
+    assert longest_wait(crowd, name, seconds=STALL) > STALL
+
+
+@pytest.mark.slow
+def test_no_wake_up_is_lost_when_connections_break(crowd, never_looks, name, proxied, configure):
+    proxy = proxied("etcd")
+
+    def cut():
+        passed(0.3)
+        proxy.cut()
+
+    assert longest_wait(crowd, name, cut, seconds=2 * STALL) < STALL
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ def test_who_watches_what_was_compacted_is_woken(store, directory, etcd):
 def test_a_directory_that_never_changes_wakes_nobody_after_a_compaction(store, directory, etcd):
     """Whoever looks when he is woken would look for ever."""
     put(directory, "a", 1)
+    assert store.watch(directory, 0).wait(clock() + PATIENCE)  # so it is followed
     for number in range(3):
         put(f"{directory}:2", "a", number)
         etcd.compact()

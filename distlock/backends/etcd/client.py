@@ -299,11 +299,10 @@ class EtcdClient:
         """Open a stream of changes at one member; at the next one if this one does not answer."""
         member = self._members[0]
         deadline = clock() + self.options.timeout
-        data = "".join(json.dumps({"create_request": request}) for request in requests).encode()
         try:
             token = self._valid_token(member, deadline)
             headers = _with_token(_HEADERS, token)
-            stream = member.open_stream(f"{_API}watch", data, headers, deadline)
+            stream = member.open_stream(f"{_API}watch", requests, headers, deadline)
         except (Unanswered, LockUnavailable) as error:
             self._leave(member)
             raise Unanswered(error, sent=True) from error

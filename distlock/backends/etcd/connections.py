@@ -8,9 +8,8 @@ import select
 import socket
 import ssl
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from distlock.backends.etcd.options import Endpoint
@@ -22,10 +21,12 @@ _MOST_IDLE = 8
 #: Seconds. A time limit of 0 would mean something else to a socket.
 _SHORTEST_LIMIT = 0.001
 #: A header for requests of several documents. Go's server drops what it has not read of a request
-#: when the answer begins, unless the connection is to be closed after it.
+#: when the answer begins, unless the connection is to be closed after it; then it reads on.
 SEVERAL = {"Connection": "close"}
-#: Bytes of a line of a head, at most.
-_LONGEST_LINE = 65536
+#: Bytes of a line of a head, at most; and bytes that are read at once.
+_LONGEST_LINE = _MOST_BYTES = 65536
+#: Seconds until a server has to take what is sent on a stream.
+_LONGEST_SEND = 5.0
 
 
 class Unanswered(Exception):
@@ -174,7 +175,7 @@ class Connections:
 
     def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Response:
         """Return the answer that comes by ``deadline``; Unanswered if none does."""
-        request = self._request(path, data, headers)
+        request = self._request(path, {"Content-Length": str(len(data)), **headers}) + data
         connection: _Connection | None = None
         is_kept = False
         try:
@@ -190,10 +191,10 @@ class Connections:
             if connection is not None and not is_kept:
                 connection.close()  # also after an interrupt: the rest of the answer may still come
 
-    def _request(self, path: str, data: bytes, headers: Mapping[str, str]) -> bytes:
-        lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(data)}"]
+    def _request(self, path: str, headers: Mapping[str, str]) -> bytes:
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     def _take(self) -> _Connection | None:
         while self._idle:
@@ -205,20 +206,19 @@ class Connections:
         return None
 
     def open_stream(
-        self, path: str, data: bytes, headers: dict[str, str], deadline: float
+        self, path: str, documents: Sequence[Any], headers: Mapping[str, str], deadline: float
     ) -> Stream:
-        """Return an answer that goes on; Unanswered if it does not begin by ``deadline``."""
+        """Return a request and its answer that both go on; Unanswered if no answer has begun."""
         sock: socket.socket | None = None
         stream: Stream | None = None
         try:
             sock = _connected(self.endpoint, self._tls, deadline)
             sock.settimeout(_rest(deadline))
-            sock.sendall(self._request(path, data, headers | SEVERAL))
-            response = HTTPResponse(sock, method="POST")
-            response.begin()
-            stream = Stream(sock, response)
+            how = {**headers, **SEVERAL, "Transfer-Encoding": "chunked"}
+            sock.sendall(self._request(path, how) + _chunk(documents))
+            stream = Stream(sock, deadline)
             return stream
-        except (OSError, HTTPException) as error:
+        except (OSError, EOFError, ValueError, IndexError) as error:
             raise Unanswered(error, sent=True) from error
         finally:
             if sock is not None and stream is None:
@@ -226,23 +226,54 @@ class Connections:
 
 
 class Stream(_OpenSocket):
-    """An answer that goes on: documents, one on a line."""
+    """A request that goes on, and its answer, too: documents, one of the answer on a line.
 
-    def __init__(self, sock: socket.socket, response: HTTPResponse) -> None:
-        self._socket, self._response = sock, response
-        self.status = response.status
+    One thread sends and reads. Others may wake it, or end the stream.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        """EOFError, OSError, ValueError or IndexError if no answer has begun by ``deadline``."""
+        self._socket = sock
+        self._woken, self._waker = socket.socketpair()
+        self._polling = select.poll()
+        for each in (sock, self._woken, self._waker):
+            each.setblocking(False)
+        for each in (sock, self._woken):
+            self._polling.register(each, select.POLLIN)
+        self._received = self._body = b""
+        while b"\r\n\r\n" not in self._received:
+            if not self._receive(deadline):
+                raise TimeoutError("no answer in time")
+        head, _, self._received = self._received.partition(b"\r\n\r\n")
+        self.status = int(head.split(None, 2)[1])
         self._keep()
 
-    def line(self, seconds: float) -> bytes | None:
-        """Return the next line: empty at the end, None if nothing comes for so long."""
+    def send(self, documents: Sequence[Any]) -> None:
+        """Send more documents; Unanswered if they cannot be sent."""
         try:
-            self._socket.settimeout(seconds)
-            return self._response.readline()
-        except TimeoutError:
-            return None
-        except (OSError, HTTPException, ValueError, AttributeError) as error:
-            # close() on another thread leaves the response without what it reads from.
+            self._socket.settimeout(_LONGEST_SEND)
+            self._socket.sendall(_chunk(documents))
+            self._socket.setblocking(False)
+        except (OSError, ValueError) as error:
             raise Unanswered(error, sent=True) from error
+
+    def line(self, until: float) -> bytes | None:
+        """Return the next line: empty at the end, None if none comes by ``until``, or if woken."""
+        try:
+            while b"\n" not in self._body:
+                if not self._unpack() and not self._receive(until):
+                    return None
+        except EOFError:
+            return b""
+        except (OSError, ValueError) as error:
+            raise Unanswered(error, sent=True) from error
+        line, _, self._body = self._body.partition(b"\n")
+        return line + b"\n"
+
+    def wake(self) -> None:
+        """Let line() return, now or when it is called next."""
+        with suppress(OSError):  # it has been woken often enough, or is closed
+            self._waker.send(b"\0")
 
     def interrupt(self) -> None:
         """End it for the thread that waits for the next line."""
@@ -253,8 +284,48 @@ class Stream(_OpenSocket):
     def close(self) -> None:
         """Close it in this process."""
         with suppress(OSError):
-            self._response.close()
             self._socket.close()
+
+    def __del__(self) -> None:
+        # Not in close(): another thread may be about to write, and its file would be another one.
+        for each in ("_socket", "_woken", "_waker"):  # it may not have been made to the end
+            with suppress(OSError, AttributeError):
+                getattr(self, each).close()
+
+    def _receive(self, until: float) -> bool:
+        """Wait for bytes; False if none come by ``until``, or if woken; EOFError at the end."""
+        while True:
+            try:
+                data = self._socket.recv(_MOST_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):  # TLS has messages of its own, too
+                ready = self._polling.poll(max(until - clock(), 0.0) * 1000)
+                with suppress(BlockingIOError):
+                    ready = [] if self._woken.recv(_MOST_BYTES) else ready
+                if not ready:
+                    return False
+                continue
+            if not data:
+                raise EOFError("the connection was closed")
+            self._received += data
+            return True
+
+    def _unpack(self) -> bool:
+        """Move a chunk that has come to the body, see RFC 9112, section 7.1; False if none has."""
+        head, found, rest = self._received.partition(b"\r\n")
+        if not found:
+            return False
+        size = int(head.partition(b";")[0], 16)
+        if size == 0:
+            raise EOFError("the answer is over")
+        if len(rest) < size + 2:
+            return False
+        self._body, self._received = self._body + rest[:size], rest[size + 2 :]
+        return True
+
+
+def _chunk(documents: Sequence[Any]) -> bytes:
+    data = "".join(map(json.dumps, documents)).encode()
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _close_all(connections: list[_Connection]) -> None:

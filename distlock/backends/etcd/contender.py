@@ -13,6 +13,7 @@ from distlock.backends.etcd.leases import EtcdGrant, Leases, whole_seconds
 from distlock.backends.etcd.lock_keys import EtcdKey, EtcdKeys, KeyData, QueuePosition
 from distlock.backends.etcd.messages import (
     EtcdError,
+    EtcdReply,
     Json,
     LeaseNotFound,
     created,
@@ -49,8 +50,9 @@ class EtcdContender:
        owner's name is there, replace it.
     2. Else put a key into the queue, with another lease, which is short: it is to end soon after
        its process, however long the lock's own lease is.
-    3. The first in the queue watches the holder's key; everyone else the key just before its own.
-       When that is gone, look who is ahead now. Look also now and then, because hints get lost.
+    3. The first in the queue watches the holder's key; everyone else the place just before its own,
+       and already the key that its claim would hold the lock with. When one is gone, look who is
+       ahead now. Look also now and then, because hints get lost.
     4. The first contender, if it sees no holder, puts the holder's key and deletes its place in one
       transaction, on the condition that all this is still so.
     5. A contender that gives up deletes its place; a possible grant is cancelled.
@@ -82,7 +84,7 @@ class EtcdContender:
         self._unsure = False
         self._answered_at = clock()
         self._next_look = 0.0
-        self._watch: KeyWatch | None = None
+        self._watches: list[KeyWatch] = []
 
     # One attempt; these methods block
 
@@ -90,21 +92,23 @@ class EtcdContender:
         """Take the lock if nobody has it or waits, or from the same owner's name; step 1."""
         holders, waiters = self._keys.holders, self._keys.waiters
         nobody = [created(holders, 0, prefix=True), created(waiters, 0, prefix=True)]
-        lease, holder = self._grant(nobody, [], deadline)
+        granted = self._grant(nobody, [], deadline)
         for _ in range(_TRIES):
-            if lease is not None or holder is None or not self._can_adopt(holder):
-                if lease is None and self._place is None and not self._unsure:
+            if isinstance(granted, Lease):
+                return granted
+            replaced = granted.holder
+            if replaced is None or not self._can_adopt(replaced):
+                if self._place is None and not self._unsure:
                     self._leases.forget_requests(self._claim.nonce)
-                return lease
-            replaced = holder
-            lease, holder = self._grant(
+                return None
+            granted = self._grant(
                 [created(replaced.key, replaced.created)], [delete(replaced.key)], deadline
             )
-            if lease is not None:
+            if isinstance(granted, Lease):
                 self._leases.end(replaced.lease, deadline)
-        if lease is None:
+        if not isinstance(granted, Lease):
             raise LockUnavailable(f"lock {self._claim.name!r}: its hold changes hands too fast")
-        return lease
+        return granted
 
     def _can_adopt(self, holder: EtcdKey) -> bool:
         """Return whether it is a hold of the same owner's name, or of this very claim."""
@@ -114,8 +118,8 @@ class EtcdContender:
 
     def _grant(
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Lease | None, EtcdKey | None]:
-        """Put the holder's key if ``compare`` is true; return the lease, or who has the lock."""
+    ) -> Lease | QueuePosition:
+        """Put the holder's key if ``compare`` is true; else return who has the lock or is ahead."""
         try:
             return self._grant_once(compare, success, deadline)
         except LeaseNotFound as error:
@@ -126,7 +130,7 @@ class EtcdContender:
 
     def _grant_once(
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Lease | None, EtcdKey | None]:
+    ) -> Lease | QueuePosition:
         claim, leases = self._claim, self._leases
         ttl = whole_seconds(claim.reserved)
         lease = leases.get(claim, ttl, claim.duration, deadline)
@@ -135,64 +139,70 @@ class EtcdContender:
         operations = [put(key, data.to_value(), lease.id), *success]
         if self._place is not None:
             operations.append(delete(self._place_key))
-        failure = [get(self._keys.holders, prefix=True, limit=1)]
-        reply = self._client.txn(compare, operations, failure, deadline)
+        reply = self._client.txn(compare, operations, self._looks(), deadline)
         self._unsure |= reply.repeated
-        holder = None if reply.succeeded else EtcdKey.first(reply)
-        if reply.succeeded:
-            revision = reply.revision
-        elif holder is not None and holder.key == key:
-            revision = holder.created  # an earlier request has put it, whose answer was lost
-        else:
-            if not reply.repeated:
-                leases.release_name(claim.nonce, lease.id)  # another claim's from here on
-            leases.put(lease, ttl, reusable=not reply.repeated)
-            claim.refused_by = holder.holder if holder else None
-            return None, holder
+        revision = reply.revision
+        if not reply.succeeded:
+            position = self._position(reply)
+            if position.holder is None or position.holder.key != key:
+                if not reply.repeated:
+                    leases.release_name(claim.nonce, lease.id)  # another claim's from here on
+                leases.put(lease, ttl, reusable=not reply.repeated)
+                return position
+            revision = position.holder.created  # an earlier request has put it, without an answer
         grant = EtcdGrant(key, revision, revision, lease, ttl, data, not self._unsure)
         leases.granted(claim, grant)
         if not self._unsure:
             leases.forget_requests(claim.nonce)
-        return claim.granted(revision, lease.sent_at), holder
+        return claim.granted(revision, lease.sent_at)
 
     # Waiting; these methods block
 
     def _join(self, deadline: float | None = None) -> QueuePosition:
         """Get a place in the queue; step 2."""
         place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
-        self._place = place
+        self._place, self._place_revision = place, 0
         data = KeyData.of(self._claim, place.ttl)
         reply = self._client.txn(
             [created(self._place_key, 0)],
-            [put(self._place_key, data.to_value(), place.id)],
+            [put(self._place_key, data.to_value(), place.id), *self._looks()],
             [get(self._place_key)],
             deadline,
         )
         self._unsure |= reply.repeated
         self._place_revision = reply.revision
-        if not reply.succeeded and (found := EtcdKey.first(reply)) is not None:
+        self._next_look = clock() + place.ttl / _LOOKS
+        if reply.succeeded:
+            return self._position(reply, 1)
+        if (found := EtcdKey.first(reply)) is not None:
             # An earlier request has put it, whose answer was lost, perhaps with another lease.
             self._place_revision = found.created
             self._place = EtcdLease(found.lease, place.ttl, place.sent_at)
-        self._next_look = clock() + place.ttl / _LOOKS
         return self._look(deadline)
 
     def _look(self, deadline: float | None = None) -> QueuePosition:
         """See who holds the lock, and who is just before the own place; step 3."""
+        return self._position(self._client.do(self._looks(), deadline))
+
+    def _looks(self) -> list[Json]:
+        """Return what reads the own position; of one that has no place, only the holder."""
         before = get(
             self._keys.waiters,
             prefix=True,
             limit=2,
-            max_create_revision=self._place_revision,
+            max_create_revision=self._place_revision,  # 0: it is about to be the last one
             sort_order="DESCEND",
             sort_target="CREATE",
         )
         holder = get(self._keys.holders, prefix=True, limit=1)
-        reply = self._client.do([holder, before], deadline)
-        places = [EtcdKey.read(kv) for kv in reply.found(1)]
+        return [holder] if self._place is None else [holder, before]
+
+    def _position(self, reply: EtcdReply, start: int = 0) -> QueuePosition:
+        """Return what the operations from ``start`` on have read, see _looks()."""
+        places = [] if self._place is None else [*map(EtcdKey.read, reply.found(start + 1))]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
-        position = QueuePosition(reply.revision, EtcdKey.first(reply), own, ahead)
+        position = QueuePosition(reply.revision, EtcdKey.first(reply, start), own, ahead)
         self._claim.refused_by = position.holder.holder if position.holder else None
         return position
 
@@ -202,10 +212,9 @@ class EtcdContender:
         self._next_look = clock() + self._place.ttl / _LOOKS
         return self._look(deadline)
 
-    def _promote(self, deadline: float | None = None) -> Lease | None:
+    def _promote(self, deadline: float | None = None) -> Lease | QueuePosition:
         """Take the lock if nobody holds it or is ahead, and the own place is there; step 4."""
-        lease, _ = self._grant(self._is_next(), [], deadline)
-        return lease
+        return self._grant(self._is_next(), [], deadline)
 
     def _leave(self, deadline: float | None = None) -> bool:
         """Give the place up, step 5, unless the lock can be taken now; return whether it can."""
@@ -250,7 +259,11 @@ class EtcdContender:
                 position = yield from self._ask(self._join)
                 continue
             if position.is_next:
-                lease = yield from self._ask(self._promote)
+                granted = yield from self._ask(self._promote)
+                if isinstance(granted, Lease):
+                    return granted
+                position = granted
+                continue
             elif position.holder is not None and self._can_adopt(position.holder):
                 lease = yield from self._ask(self.try_once)
             elif not self._is_over():
@@ -282,16 +295,18 @@ class EtcdContender:
         changed: Pending[bool] = Pending()
         until = self._next_look
         try:
-            self._watch = self._client.watches.add(
-                ahead.key, position.revision, partial(changed.resolve, True), deletes_only=True
-            )
+            # etcd may report the end of a hold 100 ms late if its watch was begun just before. So
+            # it begins while its claim still waits.
+            self._watch(self._keys.holds_of(ahead.nonce), position, changed, prefix=True)
+            if ahead is position.ahead:
+                self._watch(ahead.key, position, changed)
         except RuntimeError:  # no more threads can be started
             until = clock() + _PAUSE
         if self._deadline is not None:
             until = min(until, self._deadline)
         is_gone = yield Wait(changed, until)
         self._unwatch()
-        if is_gone and ahead is position.holder:
+        if is_gone and ahead is position.holder:  # or perhaps gone: then _promote() tells
             return QueuePosition(position.revision, None, position.own, None)
         if self._is_over():
             return position
@@ -324,7 +339,14 @@ class EtcdContender:
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline
 
+    def _watch(
+        self, key: str, position: QueuePosition, changed: Pending[bool], *, prefix: bool = False
+    ) -> None:
+        resolve = partial(changed.resolve, True)
+        add = self._client.watches.add
+        watch = add(key, position.revision, resolve, prefix=prefix, deletes_only=True)
+        self._watches.append(watch)
+
     def _unwatch(self) -> None:
-        if (watch := self._watch) is not None:
-            watch.cancel()
-            self._watch = None
+        while self._watches:
+            self._watches.pop().cancel()

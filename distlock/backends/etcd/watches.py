@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from queue import Empty
 from typing import TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.messages import Json, key_range
-from distlock.concurrency.clock import backoff
+from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.threads import WaitQueue, start, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
@@ -21,25 +21,27 @@ Target: TypeAlias = tuple[str, bool, bool]
 #: Seconds that the stream stays without a watch, and then the thread: often the next watch comes
 #: soon, and for the same key.
 _LINGER = 1.0
-#: So many events of one key, one after the other, that nobody waits for any more are put up with.
+#: So many keys that nobody watches any more are followed on, and so many events of such a key, one
+#: after the other, are put up with.
 _MOST_UNWANTED = 16
-#: Seconds without an event after which the stream is opened again: its server may be cut off.
-_LONGEST_SILENCE = 30.0
+#: Seconds without a message after which the stream is opened again: its server may be cut off. It
+#: has less time if it was asked something.
+_LONGEST_SILENCE, _LONGEST_ANSWER = 30.0, 5.0
 #: Seconds between two attempts to open the stream.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 @dataclass(slots=True)
 class _Followed:
-    """What the stream follows; only the thread writes it.
-
-    ``began`` is the revision after which it does, ``last`` that of the last change it has told, and
-    ``unwanted`` says how many it has told since somebody waited for one.
-    """
+    """What the stream follows; only the thread writes it."""
 
     target: Target
-    began: float
+    #: by which the stream calls it
+    number: int
+    #: Nothing up to this revision will be told: that of the last change that was, or at first that
+    #: after which the stream follows; 0 until that is known.
     last: int = 0
+    #: how many changes it has told since somebody waited for one
     unwanted: int = 0
 
 
@@ -67,20 +69,23 @@ class KeyWatch:
         return self._cancel(self.token)
 
 
-def _request(number: int, target: Target, since: int) -> Json:
-    """Return the request to follow something; its events have ``number``."""
-    key, prefix, deletes_only = target
+def _create(followed: _Followed) -> Json:
+    """Return the request to follow something from now on."""
+    key, prefix, deletes_only = followed.target
     how: Json = {"filters": ["NOPUT"]} if deletes_only else {}
-    return {**key_range(key, prefix), "start_revision": since + 1, "watch_id": number, **how}
+    return {"create_request": {**key_range(key, prefix), "watch_id": followed.number, **how}}
 
 
 class Watches:
     """All watches of a process in one cluster, and the thread that reads their stream.
 
-    For a watch of a new key the stream is closed, and opened again with all watched keys, from
-    their revisions on: nothing is missed. It goes on following a key for a while after its watch:
-    so waiting for one change after the other opens no stream for each. etcd may report a change
-    that came before the stream 100 ms late.
+    Each key is followed from now on, and never from an earlier revision: etcd would report what
+    comes up to 100 ms late then (``syncWatchersLoop`` in its ``mvcc/watchable_store.go``). When it
+    is followed, etcd says after which revision: who has not seen that one is called back, once, and
+    has to look. So nothing is missed between a look and its watch, nor while there was no stream.
+
+    The stream stays open when a new key is to be followed. It goes on following a key for a while
+    after its watch: so waiting for one change after the other asks nothing of etcd.
 
     Events are hints. A member that is cut off sends none and says nothing; who waits for one has to
     look now and then.
@@ -93,6 +98,9 @@ class Watches:
         #: The thread that pops a watch from here calls back, or cancels it.
         self._watches: dict[object, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
+        self._numbers = count(1)  # none is used again, so a late message is of no other key
+        #: before the stream is opened again; anew after each that has told something
+        self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         #: Wakes the thread; None while there is none.
         self._wakeups: WaitQueue[None] | None = None
 
@@ -119,7 +127,7 @@ class Watches:
             # one of the two does not see yet, the other one does.
             self._watches[token] = watch
             followed = self._followed.get(watch.target)
-            if followed is None or since < followed.began:
+            if followed is None:
                 self._wake()
             elif since < followed.last:
                 self._answer(watch)
@@ -131,20 +139,13 @@ class Watches:
 
     def _cancel(self, token: object) -> bool:
         was_there = self._watches.pop(token, None) is not None
-        if was_there and not self._watches:
-            if (wakeups := self._wakeups) is not None:
-                # The next watch may find what it wants still followed: then it wakes nobody.
-                wakeups.put(None)
-            self._interrupt()
+        if was_there and not self._watches and (stream := self._stream) is not None:
+            stream.wake()  # it lingers from now on
         return was_there
 
     def close(self) -> None:
         """Watch nothing any more; the thread ends soon."""
         self._watches.clear()
-        self._interrupt()
-
-    def _interrupt(self) -> None:
-        """Let the thread see what is wanted now."""
         if (stream := self._stream) is not None:
             stream.interrupt()
 
@@ -161,28 +162,26 @@ class Watches:
                 if thread is None and self._wakeups is wakeups:
                     self._wakeups = None
         wakeups.put(None)
-        self._interrupt()
+        if (stream := self._stream) is not None:
+            stream.wake()
 
     # On the thread
 
     def _run(self, wakeups: WaitQueue[None]) -> None:
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while self._wakeups is wakeups:
-            _drain(wakeups)
-            wanted = self._watches.copy()
-            if not wanted:
+            _drained(wakeups)
+            if not self._watches:
                 if not _woken(wakeups, _LINGER) and not self._goes_on(wakeups):
                     return
                 continue
             try:
-                if self._follow(wanted, wakeups) or not wakeups.empty():
-                    pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+                if self._follow(wakeups):
                     continue
             except Unanswered as error:
                 thread_logger.debug("the stream of watches broke: %s", error)
             except Exception:  # waiters look by themselves, and the stream is opened again
                 thread_logger.exception("the stream of watches failed")
-            _woken(wakeups, next(pauses))
+            _woken(wakeups, next(self._pauses))
 
     def _goes_on(self, wakeups: WaitQueue[None]) -> bool:
         """Let the thread end, unless a watch was added just before; who adds one later starts it.
@@ -197,57 +196,82 @@ class Watches:
         self._wakeups = wakeups
         return True
 
-    def _follow(self, wanted: Mapping[object, KeyWatch], wakeups: WaitQueue[None]) -> bool:
+    def _follow(self, wakeups: WaitQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
-        since: dict[Target, int] = {}
-        for watch in wanted.values():
-            since[watch.target] = min(watch.since, since.get(watch.target, watch.since))
-        numbers = {number: _Followed(*one) for number, one in enumerate(since.items(), 1)}
-        stream = self._open_stream(
-            [_request(number, one.target, since[one.target]) for number, one in numbers.items()]
-        )
-        followed = {one.target: one for one in numbers.values()}
+        self._followed = followed = dict[Target, _Followed]()
+        stream: Stream | None = None
         try:
-            self._stream, self._followed = stream, followed
-            while wakeups.empty() and all(
-                one.unwanted < _MOST_UNWANTED for one in followed.values()
-            ):
-                line = stream.line(_LONGEST_SILENCE if self._watches else _LINGER)
-                if line is None:
-                    return True
-                if not line:
+            if not (requests := self._requests(followed)):
+                return True  # what was watched a moment ago is watched no more
+            stream = self._stream = self._open_stream(requests)
+            ends = clock() + _LONGEST_SILENCE
+            while self._wakeups is wakeups:
+                if _drained(wakeups) and (requests := self._requests(followed)):
+                    stream.send(requests)
+                    ends = min(ends, clock() + _LONGEST_ANSWER)
+                until = ends if self._watches else min(ends, clock() + _LINGER)
+                line = stream.line(until)
+                if line:
+                    ends = clock() + _LONGEST_SILENCE
+                    if line.strip() and self._on_message(json.loads(line), followed):
+                        wakeups.put(None)
+                    self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+                elif line is not None:
                     return False
-                if line.strip():
-                    self._on_message(json.loads(line), numbers)
+                elif clock() >= until:
+                    return True
             return True
         finally:
             if self._followed is followed:
                 self._followed = {}
             if self._stream is stream:
                 self._stream = None
-            stream.close()
+            if stream is not None:
+                stream.close()
 
-    def _on_message(self, message: Json, numbers: Mapping[int, _Followed]) -> None:
+    def _requests(self, followed: dict[Target, _Followed]) -> list[Json]:
+        """Note what is followed from here on, and what no more; return the requests for that."""
+        requests: list[Json] = []
+        wanted = self._wanted()
+        many = len(followed) > len(wanted) + _MOST_UNWANTED
+        for target, one in [*followed.items()]:
+            if target not in wanted and (many or one.unwanted >= _MOST_UNWANTED):
+                del followed[target]
+                requests.append({"cancel_request": {"watch_id": one.number}})
+        # Looked for anew: who adds a watch may have found followed what is not any more.
+        for target in self._wanted() - followed.keys():
+            followed[target] = one = _Followed(target, next(self._numbers))
+            requests.append(_create(one))
+        return requests
+
+    def _wanted(self) -> set[Target]:
+        return {watch.target for watch in self._watches.copy().values()}
+
+    def _on_message(self, message: Json, followed: dict[Target, _Followed]) -> bool:
+        """Call back who waits for what it tells; return whether that is followed in vain."""
         result = message.get("result")
         if result is None:
             raise Unanswered(OSError(str(message.get("error"))), sent=True)
-        followed = numbers.get(int(result.get("watch_id", 0)))
-        if followed is None:
-            return
-        if result.get("canceled"):
-            followed.began = math.inf
-            for watch in self._watching(followed.target):
-                if int(result.get("compact_revision", 0)):
-                    self._answer(watch)  # what happened before that is not known any more
-                else:
-                    self._watches.pop(watch.token, None)
-        elif events := result.get("events"):
-            followed.last = max(int(event["kv"]["mod_revision"]) for event in events)
-            watching = self._watching(followed.target)
-            woken = [watch for watch in watching if watch.since < followed.last]
-            followed.unwanted = 0 if woken else followed.unwanted + 1
-            for watch in woken:
-                self._answer(watch)
+        is_over = bool(result.get("canceled"))
+        if is_over and result.get("created"):  # the stream's token may be too old
+            raise Unanswered(OSError(str(result.get("cancel_reason"))), sent=True)
+        number, events = int(result.get("watch_id", 0)), result.get("events", ())
+        one = next((one for one in followed.values() if one.number == number), None)
+        if one is None:
+            return False
+        if is_over:
+            del followed[one.target]  # what has happened was compacted
+        elif events:
+            one.last = max(one.last, *(int(event["kv"]["mod_revision"]) for event in events))
+        elif result.get("created"):
+            # It follows from the next revision on: who has not seen this one has to look.
+            one.last = int(result["header"]["revision"])
+        watching = self._watching(one.target)
+        woken = [watch for watch in watching if is_over or watch.since < one.last]
+        one.unwanted = one.unwanted + 1 if events and not woken else 0
+        for watch in woken:
+            self._answer(watch)
+        return one.unwanted == _MOST_UNWANTED
 
     def _watching(self, target: Target) -> list[KeyWatch]:
         return [watch for watch in self._watches.copy().values() if watch.target == target]
@@ -262,10 +286,14 @@ class Watches:
             thread_logger.exception("a callback for a change of %r failed", watch.key)
 
 
-def _drain(wakeups: WaitQueue[None]) -> None:
+def _drained(wakeups: WaitQueue[None]) -> bool:
+    """Take all wake-ups; return whether there was one."""
+    was_woken = False
     with suppress(Empty):
         while True:
             wakeups.get(timeout=0.0)
+            was_woken = True
+    return was_woken
 
 
 def _woken(wakeups: WaitQueue[None], seconds: float) -> bool:
