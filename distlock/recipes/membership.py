@@ -153,8 +153,8 @@ class Membership:
     ) -> Steps[bool]:
         """Remove the record, and do what is planned with it; False if it was gone already.
 
-        For ``unread`` see RecipeRecords.leave(). ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
-        now it is done later, and LockUnavailable is raised.
+        For ``unread`` see RecipeRecords.leave(). ``leave(lease, deadline)`` is called in place of
+        that. If it cannot be done now it is done later, and LockUnavailable is raised.
         """
         usual = self.recipe._backend.records.leave
         while (hold := self._hold) is not None:

@@ -123,8 +123,9 @@ class Recipe:
         With ``keys`` only these records are read for it. For ``found`` see RecipeRecords.change().
         """
         read = None if keys is None else partial(self._store.look, self._directory, keys)
-        how = {"read": read, "found": found}
-        change = partial(self._backend.records.change, self._directory, decide, **how)
+        change = partial(
+            self._backend.records.change, self._directory, decide, read=read, found=found
+        )
         return self._ask(change, deadline)
 
     def _change_once(
