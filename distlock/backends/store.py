@@ -247,6 +247,14 @@ class RecordStore(ABC):
         missing may take its place.
         """
 
+    def recall(self, directory: str) -> Snapshot | None:
+        """Return a directory as this process has seen it last, without asking; None if it has not.
+
+        It may be out of date: a change that is made of it has to be Unchanged since. Records whose
+        sessions have ended later may be in it all the same.
+        """
+        return None
+
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
     ) -> Snapshot:

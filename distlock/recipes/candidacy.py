@@ -20,7 +20,7 @@ from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Or
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
-from distlock.records.recipe_records import Decide
+from distlock.records.recipe_records import Decide, Done
 from distlock.runtime.hold import OnLost
 from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, Lease, LockInfo, LockKey, Owner, State
@@ -125,7 +125,8 @@ class Candidacy:
                 # While another one leads, it tries only once: who dies in the queue of the lock
                 # keeps all others out for a lease.
                 limit = 0.0 if awaited else pause
-                if line.is_next and (yield from self._taking_office(deadline, line, limit)):
+                taking = self._taking_office(deadline, line, limit, snapshot)
+                if line.is_next and (yield from taking):
                     return True
                 if not left(deadline, 1):
                     break
@@ -139,8 +140,15 @@ class Candidacy:
                 yield Wait(self.decided, clock() + left(deadline, _PAUSE))
         return False
 
-    def _taking_office(self, deadline: float | None, line: _Line, limit: float) -> Steps[bool]:
-        """Try to get the lock, for a while, and lead if this candidate is still the next then."""
+    def _taking_office(
+        self, deadline: float | None, line: _Line, limit: float, seen: Snapshot
+    ) -> Steps[bool]:
+        """Try to get the lock, for a while, and lead if this candidate is still the next then.
+
+        The one who was the next in what it has ``seen`` is so until the order of candidates, what
+        people want, or the history changes. The term begins on the condition that none has; where
+        others may come before it by their priority, it is looked at again.
+        """
         if not (yield from self.lock.taking(left(deadline, limit))):
             return False
         begun = leads = False
@@ -148,20 +156,24 @@ class Candidacy:
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
             begin = Candidates.plan(Candidates.beginning, term, line.passed_over)
-            begun = (yield self._election._change(begin, deadline)).result
+            found = None if Candidates(seen).order == "succession" else seen
+            done: Done = yield self._election._change(begin, deadline, found=found)
+            begun = done.result
             self.lock.check()
             leads = begun and self.decided.resolve(None)
             if leads:
                 self.lease = lease
                 self.lock.check()  # an earlier loss was not reported
                 beside = Directory(self._election.name, self._election.using)
-                self._orders = Watch(partial(Orders, beside), self._obey, goes_on=False)
+                # When the term began nobody wanted that it ends: this watches what comes later.
+                now = done.revision and Snapshot(self._election._directory, done.revision, {})
+                follow = partial(Orders, beside, seen=now or None)
+                self._orders = Watch(follow, self._obey, goes_on=False)
                 return True
         self.lease = None
         if begun:  # who resigned meanwhile did not know of the term
             why = "resigned" if self.decided.over and not leads else "lost"
-            end = Candidates.plan(Candidates.ending, term.term, why)
-            yield self._election._change(end, deadline)
+            yield self._election._change(self._end(term.term, why), deadline)
         return False
 
     # The way out
@@ -178,8 +190,10 @@ class Candidacy:
             raise (LockLost(self._recalled) if self._recalled else other) from None
 
     def _resigning(self, deadline: float | None) -> Steps[None]:
-        end = self.stop()
-        if not (yield from self._membership.leaving(end, deadline)) and self.lock.held:
+        term, why = self.stop()
+        end, unread = self._end(term, why), Candidates.ending_unread(term, why)
+        left = yield from self._membership.leaving(end, deadline, unread=unread)
+        if not left and self.lock.held:
             yield self._election._change(end, deadline)  # it had lost its record in an outage
         yield from self.lock._leaving(self.lock.owner)
 
@@ -190,16 +204,19 @@ class Candidacy:
 
     def leave_soon(self) -> None:
         """Stand and lead no more, without waiting for that. It may be repeated."""
-        self._membership.leave_soon(self.stop())
+        self._membership.leave_soon(self._end(*self.stop()))
         manager().release_soon(self.lock._key, self.lock.owner, self.lock)
 
-    def stop(self) -> Decide:
-        """Stop what goes on; return the plan that writes down why it ends, as things are now."""
+    def stop(self) -> tuple[int, str]:
+        """Stop what goes on; return which term that ends, and why, as things are now."""
         self.decided.resolve(None)
         if self._orders is not None:
             self._orders.close()
         term, led_on = self.lease.token if self.lease else 0, self.lock.held
-        why = "stepped down" if self._recalled else "resigned" if led_on else "lost"
+        return term, "stepped down" if self._recalled else "resigned" if led_on else "lost"
+
+    def _end(self, term: int, why: str) -> Decide:
+        """Return what plans to write down that a term has ended."""
         return Candidates.plan(Candidates.ending, term, why)
 
     # Called by others
@@ -287,6 +304,6 @@ def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:
     # another.
     if candidacy is not None and candidacy.lease and candidacy.lease.token == lease.token:
         # Others need not wait for the end of its record.
-        candidacy._membership.leave_soon(candidacy.stop())
+        candidacy._membership.leave_soon(candidacy._end(*candidacy.stop()))
         if candidacy._on_lost is not None and not candidacy._recalled:
             candidacy._on_lost(lease)

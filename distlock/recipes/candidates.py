@@ -8,6 +8,9 @@ The directory of an election has
   "appointed", else by the token of its record), and which term is to end. It is there before the
   first candidate, so that all of them can watch it.
 - ``history``: the last terms. A new holder of the lock writes its term here before it leads.
+- ``ended``: why and when the last one has ended. Who leaves writes that without having read the
+  others. The next change of the history takes it in; of a term that has ended otherwise it says
+  nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
-from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
+from distlock.backends.store import (
+    Absent,
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    Put,
+    Record,
+    Snapshot,
+    Unchanged,
+)
 from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
@@ -28,7 +41,7 @@ from distlock.records.recipe_records import Decide, Plan
 from distlock.records.seats import held_key, owner_of, since_when
 from distlock.types.lease import Kind, Owner
 
-ORDERS, HISTORY = "orders", "history"
+ORDERS, HISTORY, ENDED = "orders", "history", "ended"
 #: How the next leader is found; see Election.
 Order: TypeAlias = Literal["first", "succession", "appointed"]
 #: How many terms are remembered. With the longest names they fit one record.
@@ -103,6 +116,8 @@ class Candidates:
         self.order: str = self._orders.get("order", "first")
         #: the last terms as they are written, for _term() to read; the newest one last
         self._rows: list[list[Any]] = self._said(HISTORY).get("terms", [])
+        if ended := self._said(ENDED):
+            self._rows = [_ended(row, **ended) for row in self._rows]
         members = [one for key, one in snapshot.records.items() if key.startswith(held_key(""))]
         self._records = {owner_of(record): record for record in members}
         # Sorting keeps the order of those who are equal: that in which they came.
@@ -233,22 +248,32 @@ class Candidates:
         last = self.last.term if self.last else 0
         if last >= new.term or self.awaited_by(new.owner, passed_over):
             return Plan(result=last == new.term)
-        ended = [row if row[-1] else _ended(row, "crashed") for row in self._rows]
+        ended = [_ended(row, "crashed") for row in self._rows]
         here = Exists(self._records[new.owner].key)
         gone = [Delete(record.key) for record in self.before(new.owner)]
-        begun: list[Change] = [_history([*ended, _row(new)]), *gone[:_MOST_GONE]]
-        return Plan(begun, [self._found.unchanged(HISTORY), here], True)
+        changes, conditions = self._writing([*ended, _row(new)])
+        conditions += [self._found.unchanged(ORDERS), here]
+        return Plan([*changes, *gone[:_MOST_GONE]], conditions, True)
 
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
-        rows = [
-            # The operator who broke it knows better than the leader who lost it.
-            _ended(row, why) if row[0] == term and (not row[-1] or why == "broken") else row
-            for row in self._rows
-        ]
-        if rows == self._rows:
+        rows = [_ended(row, why, term) for row in self._rows]
+        return Plan() if rows == self._rows else Plan(*self._writing(rows))
+
+    @staticmethod
+    def ending_unread(term: int, why: str) -> Plan:
+        """Return the plan that does the same whatever the history says, if nobody else has."""
+        if not term:
             return Plan()
-        return Plan([_history(rows)], [self._found.unchanged(HISTORY)])
+        said = {"term": term, "why": why, "until": str(datetime.now(UTC))}
+        return Plan([_put(ENDED, **said)], [Absent(ENDED)])
+
+    def _writing(self, rows: list[list[Any]]) -> tuple[list[Change], list[Condition]]:
+        """Return the changes that write the history, and the conditions of that."""
+        changes: list[Change] = [_put(HISTORY, terms=rows[-MOST_TERMS:])]
+        if ENDED in self._found.records:
+            changes.append(Delete(ENDED))
+        return changes, [self._found.unchanged(HISTORY), self._found.unchanged(ENDED)]
 
     def _said(self, key: str) -> dict[str, Any]:
         return self._found.records[key].value if key in self._found.records else {}
@@ -272,13 +297,14 @@ def _candidate(record: Record, snapshot: Snapshot) -> Candidate:
     return Candidate(owner=owner, token=record.created, since=since, **said)
 
 
-def _ended(row: list[Any], why: str) -> list[Any]:
-    return _row(replace(_term(*row), until=datetime.now(UTC), why=why))
-
-
-def _history(rows: list[list[Any]]) -> Put:
-    """Return the change that writes down the last terms."""
-    return _put(HISTORY, terms=rows[-MOST_TERMS:])
+def _ended(
+    row: list[Any], why: str, term: int | None = None, until: str = "", **_: Any
+) -> list[Any]:
+    """Return a row as it is after a term has ended, by default that of the row."""
+    # The operator who broke it knows better than the leader who lost it.
+    if term not in (None, row[0]) or (row[-1] and why != "broken"):
+        return row
+    return [*row[:-2], until or str(datetime.now(UTC)), why]
 
 
 def _row(one: Term) -> list[Any]:
@@ -314,7 +340,7 @@ class Orders(Follower[Snapshot]):
 class Terms(Follower[Term]):
     """An observer of the terms of leaders."""
 
-    keys = (HISTORY,)
+    keys, watched = (HISTORY, ENDED), 2
     #: by the number of each term, why it had ended when it was seen
     _known: dict[int, str] | None = None
 

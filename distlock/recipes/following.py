@@ -37,10 +37,14 @@ class Follower(Iterator[T], AsyncIterator[T]):
     As a generator, it has ended after an error, and serves one thread or task at a time.
     """
 
-    #: the keys of the records to look at; none for all of them. The first one is watched.
+    #: the keys of the records to look at; none for all of them. The first ones are watched.
     keys: Sequence[str] = ()
+    watched = 1
 
-    def __init__(self, recipe: Recipe, deadline: float | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, deadline: float | None = None, seen: Snapshot | None = None
+    ) -> None:
+        """``seen``: what has been seen already; None lets it look at once."""
         self.recipe = recipe
         self._deadline = deadline
         #: when it has looked last, by the local clock; and whether a thread of ours goes on to
@@ -48,7 +52,7 @@ class Follower(Iterator[T], AsyncIterator[T]):
         #: answered when it is to end before the deadline
         self.stopped: Pending[None] = Pending()
         #: what was seen last; None lets it look again at once
-        self._seen: Snapshot | None = None
+        self._seen = seen
         self._coming: deque[T] = deque()
         self._each, self._aeach = self._following(), self._afollowing()
 
@@ -93,8 +97,9 @@ class Follower(Iterator[T], AsyncIterator[T]):
         through outages. None at the end.
         """
         recipe, at_once, pauses = self.recipe, seen is None, backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        watched = keys[: self.watched]
         if seen is not None:
-            yield from recipe._wait_for_change(seen, self._deadline, keys[:1] or None, self.stopped)
+            yield from recipe._wait_for_change(seen, self._deadline, watched or None, self.stopped)
         while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):
             self.asked_at = clock()
             try:

@@ -148,17 +148,22 @@ class Membership:
         plan: Plan | Decide = NOTHING,
         deadline: float | None = None,
         *,
+        unread: Plan | None = None,
         leave: Callable[[Lease, float | None], int | None] | None = None,
     ) -> Steps[bool]:
         """Remove the record, and do what is planned with it; False if it was gone already.
 
-        ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
-        now it is done later, and LockUnavailable is raised.
+        For ``unread`` see RecipeRecords.leave(). ``leave(lease, deadline)`` is called in place of
+        that. If it cannot be done now it is done later, and LockUnavailable is raised.
         """
         usual = self.recipe._backend.records.leave
         while (hold := self._hold) is not None:
             lease = hold.lease
-            call = partial(leave, lease) if leave else partial(usual, [lease], plan, read=self.read)
+            call = (
+                partial(leave, lease)
+                if leave
+                else partial(usual, [lease], plan, read=self.read, unread=unread)
+            )
             left = yield from self._removing(hold, call, deadline)
             if left is not None:
                 return left

@@ -111,14 +111,21 @@ class Recipe:
         return self._store.peek(self._directory, Peek(listed=listed), deadline).keys
 
     def _change(
-        self, decide: Decide, deadline: float | None = None, *, keys: Collection[str] | None = None
+        self,
+        decide: Decide,
+        deadline: float | None = None,
+        *,
+        keys: Collection[str] | None = None,
+        found: Snapshot | None = None,
     ) -> Call:
         """Return the step that changes the directory by a plan; its result is a Done.
 
-        With ``keys`` only these records are read for it.
+        With ``keys`` only these records are read for it. For ``found`` see RecipeRecords.change().
         """
         read = None if keys is None else partial(self._store.look, self._directory, keys)
-        change = partial(self._backend.records.change, self._directory, decide, read=read)
+        change = partial(
+            self._backend.records.change, self._directory, decide, read=read, found=found
+        )
         return self._ask(change, deadline)
 
     def _change_once(

@@ -166,10 +166,14 @@ class SeatRequests:
         ``waits``: whether it has a place in the queue already, as far as is known.
         """
         directory = claim.key(self._alias).directory
-        look = Look(None)
+        look, left_behind, is_new = Look(None), None, not waits
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
-                seats = Seats(self._store.read(directory, deadline))
+                if is_new and (lease := self._take_unread(claim, deadline)):
+                    return Look(lease)
+                is_new = False
+                seats = Seats(left_behind or self._store.read(directory, deadline))
+                left_behind = None
                 place = seats.snapshot.records.get(waiting_key(claim.nonce))
                 waits = place is not None
                 look = self._taken(seats, claim, passed_over, deadline)
@@ -181,7 +185,10 @@ class SeatRequests:
                     if self._join_queue(claim, deadline, place):
                         if place is not None:
                             return look
-                        waits = True
+                        waits, left_behind = True, self._store.recall(directory)
+                        # That counts if it is what this very change has left behind, or later.
+                        if left_behind and waiting_key(claim.nonce) not in left_behind.records:
+                            left_behind = None
                         continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
@@ -215,6 +222,17 @@ class SeatRequests:
         else:
             claim.refused_by = next(map(seats.holder, seats.holders), None)
         return Look(lease, seats.snapshot.revision, turn)
+
+    def _take_unread(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """Take the seats if they are free by what was seen last, and nothing has changed since."""
+        found = self._store.recall(claim.key(self._alias).directory)
+        if found is None or held_key(claim.nonce) in found.records:
+            return None
+        seats = Seats(found)
+        if (limit := seats.limit) is None or claim.limit not in (None, limit):
+            return None
+        is_free = seats.turn(claim, limit).granted
+        return self._grant(seats, claim, limit, frozenset(), deadline) if is_free else None
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.

@@ -22,6 +22,8 @@ from distlock.backends.store import (
 )
 from distlock.backends.zookeeper.client import ZooKeeperClient
 from distlock.backends.zookeeper.records import (
+    FEW_BYTES,
+    NOT_KEPT,
     DirectoryNode,
     DirectoryView,
     OpenSession,
@@ -36,6 +38,7 @@ from distlock.backends.zookeeper.tree import make_path
 from distlock.concurrency.clock import left
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import new_nonce
+from distlock.types.values import decoded
 
 #: Bytes of a request; servers take 1,048,575 unless ``jute.maxbuffer`` says otherwise.
 _MAX_REQUEST = 1_000_000
@@ -83,7 +86,9 @@ class Applying:
     def _run(self) -> int | None:
         sure = False  # that what was read is not older than this call
         known = self.seen_last.get(self.path)
-        seen, may_be_refused = known or self._look(sync=False), known is not None
+        contended = self.seen_last.contended
+        seen = known or self._look(sync=False)
+        may_be_refused = known is not None and self.path in contended
         while True:
             revision = seen.directory.revision
             if not all(holds(each, revision, seen.records) for each in self.conditions):
@@ -103,7 +108,10 @@ class Applying:
             reads = self._reads() if may_be_refused else ()
             reply, *looks = self._send([multi, *reads], bound)
             if reply.error is None:
-                self.seen_last.keep(self._after(seen, bound, reply.value[0]))
+                after = self._after(seen, bound, reply.value[0])
+                self.seen_last.keep(after, self._keys)
+                if after.complete:
+                    contended.discard(self.path)
                 return int(reply.value[0].mzxid)
             before = seen
             if reply.lost:
@@ -120,6 +128,7 @@ class Applying:
                 if seen == before and root is None:  # nobody was faster
                     raise self.client.unavailable("refuses", reply.error)
                 may_be_refused = self._overtaken = True
+                contended.add(self.path)
             sure = True
 
     def _reads(self) -> list[Any]:
@@ -206,13 +215,18 @@ class Applying:
                 kept = None if key in self._deleted else old
                 created = revision if kept is None else kept.created
                 czxid = kept.czxid if kept is not None and kept.owner == owner else revision
+                size = len(record_data(change, created))
+                value = decoded(change.text) if size <= FEW_BYTES else NOT_KEPT
                 records[key] = RecordNode(
-                    node, None, change.session, created, czxid, revision, owner
+                    node, value, change.session, created, czxid, revision, owner, size
                 )
         # Each change adds one to the version. If others have changed something in between, not all
         # is known.
         complete = stat.version == version + 1 and (seen.complete or directory.stat is None)
-        return DirectoryView(DirectoryNode(self.path, made, self._nonce, stat), records, complete)
+        # What sessions have taken along meanwhile is in these records, and has changed no version.
+        exact = directory.stat is None or (seen.exact and stat.pzxid <= directory.revision)
+        after = DirectoryNode(self.path, made, self._nonce, stat)
+        return DirectoryView(after, records, complete, exact)
 
     def _relies_on_version(self, seen: DirectoryView) -> bool:
         """Return whether another change in between could make this one wrong.

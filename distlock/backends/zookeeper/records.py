@@ -37,6 +37,10 @@ from distlock.types.values import Unreadable, decoded
 
 #: of how many directories, and of how many records in each, SeenLast keeps something
 _MOST_DIRECTORIES, _MOST_RECORDS = 100, 100
+#: how many records of how many bytes are recalled with their values
+_FEW_RECORDS, FEW_BYTES = 20, 1000
+#: stands for a value that is not kept
+NOT_KEPT = Unreadable("", "it is not kept")
 
 _MADE = "%made-"
 #: comes before the value in the data of a record; nothing before it can be nested
@@ -107,6 +111,8 @@ class RecordNode:
     revision: int
     #: the session with the servers that the node is bound to, 0 for none
     owner: int
+    #: the bytes of its data
+    size: int = field(compare=False)
 
     @classmethod
     def read(cls, path: str, data: bytes, stat: Any) -> RecordNode:
@@ -121,7 +127,8 @@ class RecordNode:
             created = int(fields.get("created", stat.czxid))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the node {path} is not a record") from error
-        return cls(path, value, session, created, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+        revisions = stat.czxid, stat.mzxid
+        return cls(path, value, session, created, *revisions, stat.ephemeralOwner, len(data))
 
     def record(self, key: str) -> Record:
         """Return what the node stands for."""
@@ -140,23 +147,39 @@ class DirectoryView:
     records: Mapping[str, RecordNode]
     #: whether these are all of its records
     complete: bool = False
+    #: whether they were all there at one moment, that of the directory's revision
+    exact: bool = True
 
 
 class SeenLast(dict[str, DirectoryView]):
-    """The last known state of some directories, by their paths; without the values.
+    """The last known state of some directories, by their paths; without large values.
 
     It may be out of date. A change that starts from it saves a read, and notices that. It is
     changed in single atomic steps.
     """
 
-    def keep(self, seen: DirectoryView) -> None:
-        """Keep it, if it is complete and not large; else keep nothing of this directory."""
+    def __init__(self) -> None:
+        super().__init__()
+        #: the paths of those in which others were faster than this process of late
+        self.contended: set[str] = set()
+
+    def keep(self, seen: DirectoryView, keys: Collection[str] = ()) -> None:
+        """Keep it, if it is not large; if it is not complete, only what it says of these ``keys``.
+
+        The directory is then kept as it was before. Its version is that of an earlier change, so
+        the servers refuse what relies on it.
+        """
+        path, before = seen.directory.path, self.get(seen.directory.path)
+        if not seen.complete and before is not None:
+            others = {key: node for key, node in before.records.items() if key not in keys}
+            seen = replace(before, records={**others, **seen.records}, exact=False)
         if not seen.complete or len(seen.records) > _MOST_RECORDS:
-            self.pop(seen.directory.path, None)
+            self.pop(path, None)
             return
         if len(self) >= _MOST_DIRECTORIES:
             self.clear()
-        self[seen.directory.path] = seen
+            self.contended.clear()
+        self[path] = seen
 
 
 def record_data(put: Put, created: int | None) -> bytes:
@@ -233,10 +256,20 @@ class RecordReader(RecordStore):
         _, nodes, own, stat = self._read(path, sorted, again, deadline)
         if stat is None:
             self._seen_last.keep(DirectoryView(DirectoryNode(path), {}))
-        elif own and own[1].version == stat.version:
+        elif own and (own[1].version, own[1].pzxid) == (stat.version, stat.pzxid):
             self._keep(path, own[0], stat, nodes)
         records = (node.record(key) for key, node in nodes.items())
         return Snapshot.of(directory, _revision(stat), records)
+
+    def recall(self, directory: str) -> Snapshot | None:
+        """See RecordStore.recall()."""
+        seen = self._seen_last.get(self._path(directory))
+        if seen is None or not seen.exact or len(seen.records) > _FEW_RECORDS:
+            return None
+        if any(node.value is NOT_KEPT for node in seen.records.values()):
+            return None
+        records = (node.record(key) for key, node in seen.records.items())
+        return Snapshot.of(directory, seen.directory.revision, records)
 
     def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
@@ -295,10 +328,14 @@ class RecordReader(RecordStore):
             again = [*paths.values()]
 
     def _keep(self, path: str, data: bytes, stat: Any, nodes: Mapping[str, RecordNode]) -> None:
+        most = FEW_BYTES if len(nodes) <= _FEW_RECORDS else 0
         with suppress(ValueError):  # somebody else's node
             seen = DirectoryNode.read(path, data, stat)
-            without_values = {key: replace(node, value=None) for key, node in nodes.items()}
-            self._seen_last.keep(DirectoryView(seen, without_values, complete=True))
+            kept = {
+                key: node if node.size <= most else replace(node, value=NOT_KEPT)
+                for key, node in nodes.items()
+            }
+            self._seen_last.keep(DirectoryView(seen, kept, complete=True))
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
