@@ -155,9 +155,8 @@ class Membership:
         ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
         now it is done later, and LockUnavailable is raised.
         """
-        usual = self.recipe._backend.records.leave
         while (hold := self._hold) is not None:
-            lease = hold.lease
+            lease, usual = hold.lease, self.recipe._backend.records.leave
             call = partial(leave, lease) if leave else partial(usual, [lease], plan, read=self.read)
             left = yield from self._removing(hold, call, deadline)
             if left is not None:
