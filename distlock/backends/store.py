@@ -40,7 +40,7 @@ class Overtaken(LockUnavailable):
     maybe_applied = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Session:
     """The owner of records that vanish with their process, or after a time.
 
@@ -57,7 +57,7 @@ class Session:
         return Session(self.id, self.seconds, sent_at + self.seconds * RELIED_ON)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Record:
     """A record as it was read; its value is an Unreadable if that cannot be read.
 
@@ -112,7 +112,7 @@ class Having(NamedTuple):
     beginning: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Snapshot:
     """The records of a directory at one moment, in the order in which they were created.
 
@@ -144,7 +144,7 @@ class Snapshot:
         return Absent(key) if record is None else Exists(key, record.revision)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Put:
     """Write a record, and bind it to a session or, with None, to none.
 
@@ -159,30 +159,28 @@ class Put:
     text: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        text = encoded(self.value)
-        size = len(text.encode())
-        if size > MAX_VALUE:
+        self.text = text = encoded(self.value)
+        if (size := len(text.encode())) > MAX_VALUE:
             raise TooLarge(
                 f"the record {self.key!r} has {size} bytes of JSON; at most {MAX_VALUE} are kept"
             )
-        object.__setattr__(self, "text", text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Delete:
     """Remove a record, if it is there."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Absent:
     """The directory has no record of this key."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Exists:
     """The directory has a record of this key, and with ``revision`` in just this revision."""
 
@@ -190,7 +188,7 @@ class Exists:
     revision: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Unchanged:
     """Nothing was put into the directory, or deleted from it, since this revision.
 

@@ -38,7 +38,7 @@ def backoff(first: float, longest: float) -> Iterator[float]:
     """
     pause = min(first, longest)
     while True:
-        yield pause * random.uniform(0.5, 1.0)
+        yield pause * (0.5 + random.random() / 2)
         pause = min(pause * _FACTOR, longest)
 
 

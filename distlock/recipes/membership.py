@@ -156,9 +156,8 @@ class Membership:
         For ``unread`` see RecipeRecords.leave(). ``leave(lease, deadline)`` is called in place of
         that. If it cannot be done now it is done later, and LockUnavailable is raised.
         """
-        usual = self.recipe._backend.records.leave
         while (hold := self._hold) is not None:
-            lease = hold.lease
+            lease, usual = hold.lease, self.recipe._backend.records.leave
             call = (
                 partial(leave, lease)
                 if leave

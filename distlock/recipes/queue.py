@@ -287,9 +287,12 @@ class Queue(OperatedQueue):
         done is not tried again.
         """
         wait, _ = waiting_limit(checked_flag("blocking", blocking), timeout)
-        deadline, lasts = deadline_of(timeout), self._backend.settings.lease
+        deadline = deadline_of(timeout)
         result, _ = yield from attempt(deadline, not wait)
-        gives_up, pauses = deadline, backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        if result is not None or not wait:
+            return result
+        lasts, gives_up = self._backend.settings.lease, deadline
+        pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
         def answered(until: float | None, patient: bool) -> Steps[tuple[Any, Snapshot]]:
             nonlocal gives_up
@@ -297,11 +300,11 @@ class Queue(OperatedQueue):
             gives_up = deadline  # the next outage has all of its time
             return answer
 
-        if result is None and wait and left(deadline, 1) <= 0:
+        if left(deadline, 1) <= 0:
             # This is the last time: others must not be too fast for it.
             return (yield from attempt(deadline, True))[0]
 
-        while result is None and wait and left(deadline, 1) > 0:
+        while result is None and left(deadline, 1) > 0:
             try:
                 result = yield from self._in_line(side, answered, deadline)
             except LockUnavailable as error:

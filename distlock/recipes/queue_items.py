@@ -9,6 +9,7 @@ import json
 import re
 import traceback
 from collections.abc import Iterator, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from distlock.backends.store import (
+    MAX_VALUE,
     MOST_KEYS,
     Change,
     Delete,
@@ -33,7 +35,7 @@ from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.records.seats import held_key, owner_of
 from distlock.types.lease import Kind, Owner
 from distlock.types.owners import shortened
-from distlock.types.values import Unreadable, checked_count, encoded, escaped
+from distlock.types.values import Unreadable, checked_count, encoded, escaped, is_flat
 
 #: The prefixes of the keys of records.
 TAIL = "tail"
@@ -49,6 +51,8 @@ MOST_AT_ONCE = 12
 MOST_REASON = 300
 #: Of the reason of a failure: characters of the error itself, and how many innermost frames follow.
 _MOST_ERROR, _MOST_FRAMES = 200, 3
+#: Bytes that an item has beside its body, at most: four for each character of its reason.
+_MOST_BESIDE = 4 * MOST_REASON + 300
 #: Characters that are kept of the text of an item that cannot be read.
 _MOST_TEXT = 10_000
 _FIELDS = {"body", "attempts", "at", "reason"}
@@ -308,6 +312,10 @@ def reason_of(error: BaseException) -> str:
 
 def check_body(body: object) -> None:
     """Raise TypeError or ValueError unless it can be stored, with its later texts."""
+    with suppress(TypeError, ValueError, RecursionError):  # which tell of the body by itself
+        text = encoded(body)
+        if len(text.encode()) < MAX_VALUE - _MOST_BESIDE and is_flat(text, body):
+            return
     largest = QueueItem(0, body, 10**9, datetime.now(UTC), "\N{OPEN LOCK}" * MOST_REASON)
     checked_json("body", body, largest.value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from json import JSONEncoder
 from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 
@@ -87,7 +87,7 @@ class Recipe:
     def _store(self) -> RecordStore:
         return locks[self.using].store
 
-    @property
+    @cached_property
     def _directory(self) -> str:
         return self._key.directory
 

@@ -281,10 +281,15 @@ def check_value(value: object, record: object, text: str) -> None:
     """Raise ValueError if a value would not be read as it was written.
 
     ``record`` is the value, or has it in it; ``text`` is the record in JSON. Most values need no
-    walk: few have so many brackets, and most are equal to what is read.
+    walk.
     """
-    if text.count("[") + text.count("{") > MAX_DEPTH or json.loads(text) != record:
+    if not is_flat(text, record):
         _walk(value)
+
+
+def is_flat(text: str, record: object) -> bool:
+    """Return whether a record has few brackets in JSON, and is equal to what is read of that."""
+    return text.count("[") + text.count("{") <= MAX_DEPTH and bool(json.loads(text) == record)
 
 
 def shortened(value: object) -> str:

@@ -16,6 +16,7 @@ from distlock.backends.database.record_sql import (
     ApplyResult,
     Edit,
     RecordSQL,
+    by_shape,
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
@@ -270,6 +271,13 @@ class MySQLRecords(RecordSQL):
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
+        answer = _in_transaction(connection, self._packet(edit, create=create), edit.params())
+        revision, found, held, stale = answer.rows[-1]
+        new = None if revision is None else int(revision)
+        return ApplyResult(new, bool(found), bool(held), bool(stale))
+
+    @by_shape
+    def _packet(self, edit: Edit, *, create: bool) -> str:
         statements = [self._create] if create else []
         statements += [
             "SELECT MAX(id), MAX(revision) INTO @distlock_id, @distlock_old"
@@ -288,10 +296,7 @@ class MySQLRecords(RecordSQL):
             "SELECT @distlock_new, @distlock_id IS NOT NULL, @distlock_held,"
             f" IF(@distlock_new IS NULL, {stale}, 0)"
         )
-        answer = _in_transaction(connection, statements, edit.params(), verdict)
-        revision, found, held, stale = answer.rows[-1]
-        new = None if revision is None else int(revision)
-        return ApplyResult(new, bool(found), bool(held), bool(stale))
+        return _transaction(statements, verdict)
 
     def _alive(self, edit: Edit) -> list[str]:
         if not edit.sessions:
@@ -325,7 +330,7 @@ class MySQLRecords(RecordSQL):
     ) -> Sequence[Address]:
         """See RecordSQL.end()."""
         statements = self._ending(sessions, expired=expired)
-        _in_transaction(connection, statements, named_values("session", sessions))
+        _in_transaction(connection, _transaction(statements), named_values("session", sessions))
         return []
 
     def _touch(self, directories: str) -> str:
@@ -336,17 +341,19 @@ class MySQLRecords(RecordSQL):
         )
 
 
-def _in_transaction(
-    connection: Connection, statements: Sequence[str], params: Mapping[str, Any], *after: str
-) -> Result:
-    """Run a transaction, and what comes after it, in one packet.
+def _transaction(statements: Sequence[str], *after: str) -> str:
+    """Return a packet that is a transaction, and what comes after it."""
+    begin = f"SET @distlock_wait = @@wait_timeout, wait_timeout = {_IDLE_IN_TRANSACTION}"
+    end = "SET wait_timeout = @distlock_wait"
+    return "; ".join([begin, "START TRANSACTION", *statements, "COMMIT", end, *after])
+
+
+def _in_transaction(connection: Connection, sql: str, params: Mapping[str, Any]) -> Result:
+    """Run a packet that is a transaction.
 
     It is left open if one of its statements fails. The pool then closes the session, and with that
     the server rolls back.
     """
-    begin = f"SET @distlock_wait = @@wait_timeout, wait_timeout = {_IDLE_IN_TRANSACTION}"
-    end = "SET wait_timeout = @distlock_wait"
-    sql = "; ".join([begin, "START TRANSACTION", *statements, "COMMIT", end, *after])
     try:
         return connection.ask(Statement(sql, params))
     except StatementFailed:

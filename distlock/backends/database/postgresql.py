@@ -23,6 +23,7 @@ from distlock.backends.database.record_sql import (
     ApplyResult,
     Edit,
     RecordSQL,
+    by_shape,
     channel_of,
     key_of,
 )
@@ -284,6 +285,17 @@ class PostgreSQLRecords(RecordSQL):
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
+        params = edit.params()
+        # The channels that are notified, and the locks of those who listen there.
+        for number, key in enumerate([None, *edit.keys]):
+            params[f"channel{number}"] = channel = channel_of(edit.directory, key)
+            params[f"listens{number}"] = key_of(channel)
+        statement = Statement(self._packet(edit, create=create), params, prepare=not create)
+        revision, found, held, stale, heard = connection.ask(statement).rows[-1]
+        return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
+
+    @by_shape
+    def _packet(self, edit: Edit, *, create: bool) -> str:
         lock = f"SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE"
         conditions = self._conditions(edit, "directory.id", "directory.revision")
         parts = [
@@ -303,15 +315,7 @@ class PostgreSQLRecords(RecordSQL):
         statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
         if create:
             statements.insert(0, self._create)
-        params = edit.params()
-        # The channels that are notified, and the locks of those who listen there.
-        for number, key in enumerate([None, *edit.keys]):
-            params[f"channel{number}"] = channel = channel_of(edit.directory, key)
-            params[f"listens{number}"] = key_of(channel)
-        text = self.BY_INDEX + "; ".join(statements)
-        answer = connection.ask(Statement(text, params, prepare=not create))
-        revision, found, held, stale, heard = answer.rows[-1]
-        return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
+        return self.BY_INDEX + "; ".join(statements)
 
     def _heard(self, edit: Edit) -> str:
         """Ask for the channels on which somebody listens.

@@ -11,9 +11,10 @@ import functools
 import hashlib
 import json
 import math
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.sql import LONGEST, Dialect
@@ -36,6 +37,8 @@ from distlock.backends.store import (
     Put,
 )
 
+T = TypeVar("T")
+
 #: The tables of distlock.models, which cannot be imported while Django starts.
 DIRECTORIES = "database_lock_directory"
 RECORDS = "database_lock_record"
@@ -43,6 +46,8 @@ SESSIONS = "database_lock_session"
 
 #: Records with these keys: the id of the directory, the keys, and the keys as rows.
 _AMONG = f"FROM {RECORDS} o WHERE o.directory = {{0}} AND o.name IN ({{1}})"
+#: Shapes of edits for which the texts are kept, at most.
+_MOST_SHAPES = 500
 #: Microseconds that are added to a session: the server's time, from which it is counted, may be
 #: rounded down, on SQLite to a millisecond.
 _ROUNDED = 1001
@@ -63,6 +68,20 @@ class Edit:
         self.sessions = sorted({put.session for put in self.puts if put.session})
         self.conditions = list(conditions)
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What the texts of the statements depend on: how many changes, what kinds of conditions.
+
+        Conditions on the same record are known by the first of them.
+        """
+        kinds, same = list[object](), dict[object, int]()
+        for number, one in enumerate(self.conditions):
+            kinds.append(type(one))
+            if isinstance(one, Exists):
+                alike = one.key, (one.key, one.revision)
+                kinds += [one.revision is None, *[same.setdefault(each, number) for each in alike]]
+        return len(self.puts), len(self.deleted), len(self.sessions), *kinds
+
     def params(self) -> dict[str, Any]:
         """Return the parameters of all statements that make the changes."""
         params = {
@@ -80,6 +99,22 @@ class Edit:
             if not isinstance(condition, Absent) and condition.revision is not None:
                 params[f"revision{number}"] = condition.revision
         return params
+
+
+def by_shape(method: Callable[..., T]) -> Callable[..., T]:
+    """Remember what a method makes of an Edit, which depends on the shape of that only."""
+
+    @functools.wraps(method)
+    def remembered(sql: RecordSQL, edit: Edit, **options: bool) -> T:
+        shape = method, edit.shape, *options.values()
+        known: T | None = sql.remembered.get(shape)
+        if known is None:
+            if len(sql.remembered) >= _MOST_SHAPES:
+                sql.remembered.clear()
+            known = sql.remembered[shape] = method(sql, edit, **options)
+        return known
+
+    return remembered
 
 
 class ApplyResult(NamedTuple):
@@ -103,7 +138,7 @@ _LONGEST_TEXT = 7999
 def channel_of(directory: str, key: str | None = None) -> str:
     """Return the channel for notifications of changes of a directory, or of one record."""
     name = directory if key is None else f"{directory}\0{key}"
-    return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
+    return f"distlock_records_{zlib.crc32(name.encode()) & 255}"
 
 
 @functools.cache
@@ -165,6 +200,8 @@ class RecordSQL(ABC):
     def __init__(self, dialect: Dialect) -> None:
         #: the server's time in microseconds since 1970
         self.now = dialect.MICROSECONDS
+        #: the texts that by_shape() has made
+        self.remembered = dict[tuple[object, ...], Any]()
         #: the next revision of a directory
         self.next = f"{dialect.GREATEST}(revision + 1, {self.now})"
         #: how to find and renew the sessions

@@ -31,6 +31,7 @@ from distlock.backends.database.record_sql import (
     ApplyResult,
     Edit,
     RecordSQL,
+    by_shape,
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.sqlite_session import in_transaction
@@ -148,13 +149,7 @@ class SQLiteRecords(RecordSQL):
         params, ask = edit.params(), connection.ask
         if create:
             ask(Statement(self._create, params))
-        held = self._conditions(edit, "d.id", "d.revision")
-        some = in_list("id", "session", edit.sessions)  # "IN ()" is false here
-        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE {some} AND {self.sessions.runs}"
-        look = (
-            f"SELECT d.id, {self.next}, {held}, ({alive})"
-            f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"
-        )
+        look, *writes = self._texts(edit)
         rows = ask(Statement(look, params)).rows
         if not rows:
             return ApplyResult(None, found=False)
@@ -164,13 +159,20 @@ class SQLiteRecords(RecordSQL):
             look = f"SELECT {self._stale.format('%(id)s')}"  # it looks at all that has a session
             ((stale,),) = ask(Statement(look, params)).rows
             return ApplyResult(None, held=bool(is_held), stale=bool(stale))
-        ask(Statement(f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s", params))
-        for statement in self._changes(edit):
+        for statement in writes:
             ask(Statement(statement, params))
         return ApplyResult(int(revision))
 
-    def _changes(self, edit: Edit) -> list[str]:
-        statements = []
+    @by_shape
+    def _texts(self, edit: Edit) -> list[str]:
+        held = self._conditions(edit, "d.id", "d.revision")
+        some = in_list("id", "session", edit.sessions)  # "IN ()" is false here
+        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE {some} AND {self.sessions.runs}"
+        statements = [
+            f"SELECT d.id, {self.next}, {held}, ({alive})"
+            f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s",
+            f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s",
+        ]
         if edit.deleted:
             statements.append(
                 f"DELETE FROM {RECORDS} WHERE directory = %(id)s"
