@@ -1,7 +1,7 @@
 """System checks: what is wrong with the ``DISTLOCK`` setting and with where the locks are kept.
 
 ``manage.py check`` looks at the settings only; ``manage.py check --database ALIAS`` asks that
-database, too.
+database, too. With ``--deploy`` it says what would be better in production.
 """
 
 from __future__ import annotations
@@ -64,6 +64,13 @@ def check_databases(
         return []
     backends, _ = _backends()  # the others are reported by check_settings()
     return [message for backend in backends for message in backend.database_checks(databases)]
+
+
+@register(TAG, deploy=True)
+def check_deployment(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+    """Check what is right, but would be better otherwise where many use it."""
+    backends, _ = _backends()
+    return [message for backend in backends for message in backend.deployment_checks()]
 
 
 def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:

@@ -360,3 +360,7 @@ class BaseBackend(ABC):
     def database_checks(self, databases: Collection[str]) -> Iterable[CheckMessage]:
         """Return system-check messages about the databases of these aliases; asks them."""
         return ()
+
+    def deployment_checks(self) -> Iterable[CheckMessage]:
+        """Return system-check messages about what would be better in production; asks nobody."""
+        return ()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from io import StringIO
 
 import pytest
@@ -247,6 +248,26 @@ class TestTheDatabase:
         monkeypatch.delattr("django.core.mail.outbox")
         database_entry("x", {"ENGINE": "django.db.backends.sqlite3", "NAME": name})
         assert [message.id for message in settings_checks("a", "x")] == ["distlock.E003"]
+
+    @pytest.mark.parametrize(
+        ("journal", "ids"), [("delete", ["distlock.W011"]), ("wal", []), (None, [])]
+    )
+    def test_in_a_file_with_a_rollback_journal_is_slow_in_production(
+        self, settings, database_entry, monkeypatch, tmp_path, journal, ids
+    ):
+        """Nothing is said of a file that is not there yet, and none is made."""
+        monkeypatch.delattr("django.core.mail.outbox")
+        settings.DISTLOCK = {"default": {"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}}
+        file = tmp_path / "x.sqlite3"
+        if journal:
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute(f"PRAGMA journal_mode = {journal}")
+                connection.execute("CREATE TABLE something (id integer)")
+        database_entry("x", {"ENGINE": "django.db.backends.sqlite3", "NAME": file})
+        found = run_checks(tags=["distlock"], include_deployment_checks=True)
+        assert [one.id for one in found if one.id.startswith("distlock.")] == ids
+        assert messages() == []
+        assert file.exists() is bool(journal)
 
     def test_in_memory_is_right_in_tests(self, settings, backend_settings):
         settings.DISTLOCK = backend_settings("memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -24,6 +25,10 @@ _MIGRATIONS = "django_migrations"
 _COMPARISONS = 5
 #: The value of wsrep_sync_wait with which reads, updates, deletes and inserts all wait.
 _ALL_WAIT = 7
+
+#: Of the beginning of a SQLite file: how long it is, where it says how it is written, and what it
+#: says then of a rollback journal.
+_HEADER, _WRITES, _ROLLBACK_JOURNAL = 19, 18, b"\x01"
 
 #: The statements on the rows of each table; and the same with no row at all.
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -83,6 +88,28 @@ def settings_checks(alias: str, database: str) -> Iterator[CheckMessage]:
             " this with SILENCED_SYSTEM_CHECKS if there is only this one.",
             obj=entry,
             id="distlock.W002",
+        )
+
+
+def deployment_checks(alias: str, database: str) -> Iterator[CheckMessage]:
+    """Check what would make ``DATABASES[database]`` better in production. Connects to nothing."""
+    connection = connections[database]
+    if connection.vendor != "sqlite" or in_test_environment():
+        return
+    try:
+        with Path(str(connection.settings_dict["NAME"])).open("rb") as file:
+            header = file.read(_HEADER)
+    except OSError:  # it has not been made yet, or is in memory
+        return
+    # https://www.sqlite.org/fileformat2.html#file_format_version_numbers
+    if header[_WRITES:] == _ROLLBACK_JOURNAL:
+        yield Warning(
+            "The locks live in a SQLite file with a rollback journal: a lock that is acquired and"
+            " released waits for the disk eight times, and readers and writers for each other.",
+            hint="Run `PRAGMA journal_mode = WAL` in it once, which lasts. Then a lock waits for"
+            " the disk once. A file on a network file system has to stay as it is.",
+            obj=f"DISTLOCK[{alias!r}]",
+            id="distlock.W011",
         )
 
 

@@ -11,7 +11,11 @@ from django.db import connections
 
 from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.database import errors
-from distlock.backends.database.checks import database_checks, settings_checks
+from distlock.backends.database.checks import (
+    database_checks,
+    deployment_checks,
+    settings_checks,
+)
 from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper_of
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
@@ -360,3 +364,7 @@ class DatabaseBackend(BaseBackend):
         if self.database not in databases:
             return ()
         return database_checks(self.alias, self.database, self.wait)
+
+    def deployment_checks(self) -> Iterable[CheckMessage]:
+        """See BaseBackend.deployment_checks()."""
+        return deployment_checks(self.alias, self.database)

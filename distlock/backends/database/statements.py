@@ -39,6 +39,8 @@ class Statement(NamedTuple):
     #: infers their types; of a packet that is so for each statement, if its session has sent the
     #: last one a few times. MariaDB keeps what a session has sent a few times, and no packets.
     prepare: bool = False
+    #: Whether a power cut may undo it. SQLite then does without the disk if it can.
+    may_be_undone: bool = False
 
 
 def renamed_tables() -> Mapping[str, str]:
