@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Python imports this at the first look-up of a host. If an interrupt came just then, threads that
+# wait for the import would fail, and each look-up after that: see search_function() there.
+import encodings.idna  # noqa: F401
 import json
 import os
 import select
