@@ -27,7 +27,8 @@ help:
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
 	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"
-	@echo "make bench      measure, side by side: peers on ZooKeeper and on etcd, bare statements, queues, 2 and 32 processes, the admin's pages"
+	@echo "make bench      measure distlock beside its peers, at most an hour, into docs/performance.md;"
+	@echo "                QUICK=1 less than three minutes, ARGS=\"locks --resume\" some parts, or those that are missing"
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make docs       build the site of the documentation in build/docs/"
 	@echo "make build      build the wheel and the source distribution and check what is in them"
@@ -89,12 +90,7 @@ bench: packages .envs/bench/.ready
 	@test -e /usr/share/java/curator-recipes.jar -a -x "$$(command -v javac)" || tools/install \
 		"The benchmarks need Curator and a Java compiler." "Elsewhere, Curator is left out." \
 		default-jdk-headless libcurator-recipes-java || true
-	.envs/bench/bin/python benchmarks/zookeeper.py
-	.envs/bench/bin/python benchmarks/etcd.py
-	.envs/bench/bin/python benchmarks/cycle.py
-	.envs/bench/bin/python benchmarks/contention.py
-	.envs/bench/bin/python benchmarks/queues.py
-	.envs/bench/bin/python benchmarks/admin.py
+	.envs/bench/bin/python -m benchmarks $(if $(QUICK),--quick,--docs) $(ARGS)
 
 screenshots: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/python -m tools.screenshots
@@ -122,8 +118,8 @@ clean:
 .envs/demo/.ready: requirements.txt pyproject.toml tools/environment
 	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[celery,zookeeper] dj-database-url
 
-.envs/bench/.ready: requirements.txt benchmarks/requirements.txt tools/environment | packages
-	@tools/environment .envs/bench "$(BASE) $(NEWEST)" -r requirements.txt -r benchmarks/requirements.txt
+.envs/bench/.ready: benchmarks/requirements.txt tools/environment | packages
+	@tools/environment .envs/bench "$(BASE) $(NEWEST)" -r benchmarks/requirements.txt
 
 .envs/docs/.ready: docs/requirements.txt tools/environment
 	@tools/environment .envs/docs $(NEWEST) -r docs/requirements.txt

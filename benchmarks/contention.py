@@ -1,215 +1,239 @@
-"""Many processes contend for one lock without pause: who gets how many turns, and how many in all?
+"""Many processes want one lock without pause: who gets how many turns, and how soon the next one.
 
-    python benchmarks/contention.py                                  # starts MariaDB and PostgreSQL
-    python benchmarks/contention.py --processes 2 8 32 --seconds 10
-    python benchmarks/contention.py --url postgres://user:password@host/database
-
-Every process takes the lock, does nothing, and frees it, over and over. "Fair" is the fewest turns
-of a process divided by the most; "kept" is the turns per second of all processes, compared with the
-first row. Tokens and a shared counter watch that no two processes hold the lock at once. With
-``--check`` the exit code is 1 unless fair is at least 0.9 and kept at least 0.8 in every row.
+Every process takes the lock, does nothing, and frees it, over and over. The crowd of a side is
+started for its block and ends with it, so that nobody else runs meanwhile. "Hand-over" is the time
+from the moment when a holder begins to free the lock to the moment when another process has it.
+"Fewest ÷ most" compares the turns of the processes. Shared memory shows it if two processes hold a
+lock at once.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import multiprocessing
-import os
-import sys
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from ctypes import c_longlong
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
+from ctypes import c_double, c_longlong
+from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.bare import queued_updates
+from benchmarks.harness import Plan, Row, Table, alternated, die_with_parent, processes, quartiles
+from benchmarks.lock_peers import LOCK_PEERS, LockPeer
+from benchmarks.locks import OURS, prepared
 
-import django
-from django.conf import settings
-
-LEAST_FAIR, LEAST_KEPT = 0.9, 0.8
-LOCK = "benchmark:contention"
-#: Seconds that the processes contend before turns are counted.
-WARM_UP = 2.0
-
-processes = multiprocessing.get_context("fork")
-
-
-class Row(NamedTuple):
-    """What came out for one number of processes; waits are in seconds."""
-
-    count: int
-    rate: float
-    fewest: int
-    most: int
-    longest_wait: float
-    sessions: int
+KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd", "Redis"]
+COUNTS = [2, 8, 32, 128]
+#: Seconds in which the processes contend before turns are counted, and while they are.
+WARM_UP, SECONDS = 0.7, 2.0
+#: Seconds that a crowd gets to start, and to end.
+PATIENCE = 60.0
+#: Hand-overs that each process notes, at most.
+NOTED = 3000
+#: What forked processes need not load again.
+LOADED = [
+    "django.db.models",
+    "psycopg",
+    "MySQLdb",
+    "kazoo.client",
+    "tooz.coordination",
+    "redis",
+    "redis_lock",
+    "sqlalchemy",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy_dlock",
+    "mithril",
+    "portalocker",
+    "structlog",
+    "requests",
+]
+_BY_HAND = LockPeer(queued_updates, "the engine's lock and two UPDATEs, one connection, by hand")
 
 
 class Referee:
-    """Shared memory in which a double grant shows."""
+    """Shared memory in which a double grant shows, and when the last holder began to leave."""
 
     def __init__(self) -> None:
-        self.token = processes.Value(c_longlong, 0, lock=False)
         self.inside = processes.Value(c_longlong, 0, lock=False)
-
-    def enter(self, token: int) -> None:
-        if self.inside.value or token <= self.token.value:
-            os.write(2, f"granted twice: {token} after {self.token.value}\n".encode())
-            os._exit(3)
-        self.inside.value = os.getpid()
-        self.token.value = token
-
-    def leave(self) -> None:
-        self.inside.value = 0
+        self.last = processes.Value(c_longlong, 0, lock=False)
+        self.left_at = processes.Value(c_double, 0, lock=False)
+        self.twice = processes.Value(c_longlong, 0, lock=False)
 
 
-def contend(referee: Referee, ready: Any, start: Any, seconds: float, results: Any) -> None:
-    """Take turns until the time is up, and report how many, and the longest wait for one."""
-    from distlock import Lock
+class Turns(NamedTuple):
+    """What one process did in the time."""
 
-    lock = Lock(LOCK)
-    with lock:
-        pass  # connections are open
-    ready.release()
-    start.wait()
-    begins = time.monotonic() + WARM_UP
-    ends = begins + seconds
-    turns, longest = 0, 0.0
-    asked = time.monotonic()
-    while asked < ends:
-        with lock:
-            assert lock.token is not None
-            referee.enter(lock.token)
-            got = time.monotonic()
+    turns: int
+    longest: float
+    processor: float
+    handovers: list[float]
+
+
+class Crowded(NamedTuple):
+    """What a crowd did in a block; server is its processor time."""
+
+    members: list[Turns]
+    seconds: float
+    server: float
+
+    @property
+    def turns(self) -> int:
+        return sum(member.turns for member in self.members)
+
+
+def contend(
+    peer: LockPeer, place: Any, referee: Referee, gates: tuple[Any, Any, Any], seconds: float
+) -> None:
+    """Take turns until the time is up, and report them."""
+    die_with_parent()
+    ready, start, results = gates
+    with peer.make(place) as locks:
+        with locks.hold():
+            pass  # connections are open
+        ready.release()
+        start.wait()
+        results.put(_contend(locks, referee, seconds))
+
+
+def _contend(locks: Any, referee: Referee, seconds: float) -> Turns:
+    me, clock = processes.process.current_process().pid, time.monotonic
+    begins = clock() + WARM_UP
+    ends, used = begins + seconds, -1.0
+    turns, longest, handovers = 0, 0.0, []
+    while (asked := clock()) < ends:
+        if used < 0 and asked >= begins:
+            used = time.process_time()
+        with locks.hold():
+            got = clock()
+            if referee.inside.value:
+                referee.twice.value += 1
+            referee.inside.value = me
             if begins <= got < ends:
                 turns += 1
                 longest = max(longest, got - max(asked, begins))
-            referee.leave()
-        asked = time.monotonic()
-    results.put((turns, longest))
+                if referee.last.value != me and len(handovers) < NOTED:
+                    handovers.append(got - referee.left_at.value)
+            referee.last.value, referee.inside.value = me, 0
+            referee.left_at.value = clock()
+    return Turns(turns, longest, time.process_time() - max(used, 0), handovers)
 
 
-def measure(count: int, seconds: float, sessions: Callable[[], int]) -> Row:
-    """Let ``count`` processes contend for so many seconds."""
-    referee, ready = Referee(), processes.Semaphore(0)
-    start, results = processes.Event(), processes.Queue()
-    arguments = (referee, ready, start, seconds, results)
-    crowd = [processes.Process(target=contend, args=arguments) for _ in range(count)]
-    for process in crowd:
-        process.start()
-    for _ in crowd:
-        ready.acquire()
-    start.set()
-    time.sleep(WARM_UP + seconds / 2)
-    seen = sessions()
-    answers = [results.get(timeout=seconds + 60) for _ in crowd]
-    for process in crowd:
-        process.join()
-        if process.exitcode:
-            sys.exit(process.exitcode)
-    turns = [answer[0] for answer in answers]
-    longest = max(answer[1] for answer in answers)
-    return Row(count, sum(turns) / seconds, min(turns), max(turns), longest, seen)
-
-
-def sessions_of(alias: str) -> int:
-    """Return how many sessions there are with the database, this one not counted."""
-    from django.db import connections
-
-    tables = {
-        "postgresql": "pg_stat_activity WHERE datname = current_database()",
-        "mysql": "information_schema.processlist WHERE db = DATABASE()",
-    }
-    connection = connections[alias]
+def crowd(peer: LockPeer, place: Any, count: int, seconds: float) -> Crowded:
+    """Let so many processes contend; RuntimeError if they do not, or if two held it at once."""
+    referee = Referee()
+    ready, start, results = processes.Semaphore(0), processes.Event(), processes.SimpleQueue()
+    arguments = (peer, place, referee, (ready, start, results), seconds)
+    there = [processes.Process(target=contend, args=arguments) for _ in range(count)]
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT COUNT(*) FROM {tables[connection.vendor]}")
-            return int(cursor.fetchone()[0]) - 1
+        for process in there:
+            process.start()
+        for _ in there:
+            if not ready.acquire(timeout=PATIENCE):
+                raise RuntimeError(f"{count} processes were not ready within {PATIENCE:g} s")
+        start.set()
+        time.sleep(WARM_UP)
+        before = place.processor()
+        time.sleep(seconds)
+        server = place.processor() - before
+        members, ends = [], time.monotonic() + PATIENCE
+        while len(members) < count:
+            if not results.empty():
+                members.append(results.get())
+            elif time.monotonic() > ends:
+                raise RuntimeError(f"{count - len(members)} processes did not end")
+            else:
+                time.sleep(0.02)
+        for process in there:
+            process.join(PATIENCE)
     finally:
-        connection.close()
+        for process in there:
+            if process.is_alive():
+                process.kill()
+            if process.pid:
+                process.join()
+    if referee.twice.value:
+        raise RuntimeError(f"granted twice, {referee.twice.value} times")
+    return Crowded(members, seconds, server)
 
 
-def report(rows: Iterator[Row]) -> bool:
-    """Print the rows as they come; False if one falls short."""
-    print("processes  turns/s  kept  fewest : most    fair  longest wait  sessions", flush=True)
-    first, good = None, True
-    for row in rows:
-        first = first or row
-        fair, kept = row.fewest / max(row.most, 1), row.rate / first.rate
-        good = good and fair >= LEAST_FAIR and kept >= LEAST_KEPT
-        print(
-            f"{row.count:9}  {row.rate:7.0f}  {kept:4.2f}  {row.fewest:6} : {row.most:<6}"
-            f"  {fair:4.2f}  {row.longest_wait * 1000:9.0f} ms  {row.sessions:8}",
-            flush=True,
-        )
-    return good
+def compare(peers: dict[str, LockPeer], place: Any, count: int, plan: Plan) -> list[Row]:
+    """Let crowds contend in turns."""
+    seen: dict[str, list[Crowded]] = {name: [] for name in peers}
+    left_out: dict[str, str] = {}
+    rounds = 1 if plan.quick or count > 32 else 3
+    for number in range(rounds):
+        for name in alternated([*peers], number):
+            if name in left_out:
+                continue
+            try:
+                seen[name].append(crowd(peers[name], place, count, SECONDS))
+            except RuntimeError as error:
+                left_out[name] = str(error)
+    ours = seen[next(iter(peers))]
+    return [
+        Row(name, peer.settings, left_out=left_out[name])
+        if name in left_out
+        else figures(Row(name, peer.settings), seen[name], ours)
+        for name, peer in peers.items()
+    ]
 
 
-def databases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a title and Django's settings of every database to measure, as long as it runs."""
-    if options.url:
-        import dj_database_url
+def figures(row: Row, blocks: list[Crowded], ours: list[Crowded]) -> Row:
+    members = [member for block in blocks for member in block.members]
+    turns = max(sum(member.turns for member in members), 1)
+    row.rate = quartiles([block.turns / block.seconds for block in blocks])
+    if all(block.turns for block in blocks) and len(ours) == len(blocks):
+        pairs = zip(ours, blocks, strict=True)
+        row.ratio = quartiles([one.turns / other.turns for one, other in pairs])
+    row.client = sum(member.processor for member in members) / turns * 1e6
+    row.server = sum(block.server for block in blocks) / turns * 1e6
+    handovers = sorted(time for member in members for time in member.handovers)
+    fair = [
+        min(m.turns for m in b.members) / max(max(m.turns for m in b.members), 1) for b in blocks
+    ]
+    row.extra = {
+        "hand-over ms": statistics.median(handovers) * 1000 if handovers else None,
+        "p99 ms": handovers[int(len(handovers) * 0.99)] * 1000 if handovers else None,
+        "longest wait ms": max(member.longest for member in members) * 1000,
+        "fewest ÷ most": statistics.median(fair),
+    }
+    return row
 
-        yield options.url.rpartition("@")[2], dict(dj_database_url.parse(options.url))
+
+def measure(plan: Plan) -> Iterator[Table]:
+    for name in LOADED:
+        with suppress(ImportError):
+            import_module(name)
+    kinds = ["PostgreSQL", "etcd"] if plan.quick else KINDS
+    for kind in kinds:
+        with prepared("PostgreSQL" if kind == "Redis" else kind) as where:
+            yield from of_kind(kind, where, plan)
+
+
+def of_kind(kind: str, where: Any, plan: Plan) -> Iterator[Table]:
+    peers = {name: peer for name, peer in LOCK_PEERS[kind].items() if peer.waits}
+    ours = {"distlock": OURS}
+    if kind in ("PostgreSQL", "MariaDB"):
+        peers["by hand"] = _BY_HAND
+    if kind == "Redis":
+        from benchmarks.servers import place
+
+        make = partial(_on, where)
+        ours = {"distlock": LockPeer(make, "on PostgreSQL")}
+        with place("Redis") as redis:
+            yield from _counts(kind, ours | peers, redis, plan)
         return
-    from tests.servers.mariadb import MariaDB
-    from tests.servers.postgresql import PostgreSQL
-
-    known = {"mariadb": MariaDB, "postgresql": PostgreSQL}
-    for name in options.servers:
-        with contextlib.closing(known[name]()) as server:
-            yield name, server.start().django()
+    yield from _counts(kind, ours | peers, where, plan)
 
 
-def in_child(call: Callable[..., None], *args: Any) -> int:
-    """Run something in a process of its own, because Django is set up once in a process."""
-    process = processes.Process(target=call, args=args)
-    process.start()
-    process.join()
-    return process.exitcode or 0
+def _on(durable: Any, _: Any) -> Any:
+    return OURS.make(durable)
 
 
-def benchmark(title: str, database: dict[str, Any], options: argparse.Namespace) -> None:
-    settings.configure(
-        DATABASES={"default": database},
-        INSTALLED_APPS=["distlock"],
-        USE_TZ=True,
-        DISTLOCK={
-            "default": {
-                "BACKEND": "distlock.backends.database.DatabaseBackend",
-                "OPTIONS": {"wait": options.wait},
-            }
-        },
-    )
-    django.setup()
-    from django.core.management import call_command
-    from django.db import connections
-
-    call_command("migrate", verbosity=0)
-    connections.close_all()
-    print(f"\n{title}, wait={options.wait}, {options.seconds:g} s each")
-    rows = (
-        measure(count, options.seconds, lambda: sessions_of("default"))
-        for count in options.processes
-    )
-    good = report(rows)
-    sys.exit(0 if good or not options.check else 1)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--processes", nargs="+", type=int, default=[2, 8, 32])
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--servers", nargs="+", default=["mariadb", "postgresql"])
-    parser.add_argument("--url", help="measure this database instead of starting servers")
-    parser.add_argument("--wait", choices=["auto", "native", "poll"], default="auto")
-    parser.add_argument("--check", action="store_true", help="fail if a row falls short")
-    options = parser.parse_args()
-    codes = [in_child(benchmark, *database, options) for database in databases(options)]
-    sys.exit(max(codes))
-
-
-if __name__ == "__main__":
-    main()
+def _counts(kind: str, peers: dict[str, LockPeer], where: Any, plan: Plan) -> Iterator[Table]:
+    for count in [8] if plan.quick else COUNTS:
+        rows = compare(peers, where, count, plan)
+        if kind == "Redis":
+            rows[0].server = None
+        yield Table(f"{kind}: {count} processes contend for one lock", "turns", rows)

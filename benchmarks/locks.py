@@ -1,0 +1,170 @@
+"""One client and a lock that nobody else wants; one that its owner takes again; one that is held.
+
+Each peer is compared on the servers that it knows. distlock has no backend for Redis: there it is
+distlock on PostgreSQL, on the same machine, that is compared with the locks in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks import bare
+from benchmarks.harness import Plan, Row, Side, Table, Worker, turns
+from benchmarks.lock_peers import LOCK_PEERS, LockPeer, curator, distlock
+from benchmarks.servers import place
+
+KINDS = ["PostgreSQL", "MariaDB", "SQLite", "ZooKeeper", "etcd", "Redis", "one machine"]
+#: What a quick run leaves out.
+SLOW = ["Redis", "one machine"]
+OURS = LockPeer(distlock, "the defaults", reentrant=True)
+_UNIT = "cycles"
+_SQL = [
+    Side("INSERT + DELETE", bare.insert_and_delete, "a row with a unique name, over the driver"),
+    Side("its own statements", bare.own_statements, "those of distlock, prepared, bare driver"),
+]
+BARE = {
+    "PostgreSQL": _SQL,
+    "MariaDB": _SQL,
+    "SQLite": _SQL,
+    "ZooKeeper": [
+        Side("bare requests", bare.own_requests_of_zookeeper, "create, get_children, delete")
+    ],
+    "etcd": [Side("bare requests", bare.own_requests_of_etcd, "two transactions, `http.client`")],
+}
+#: The least ratio with ``--check``.
+LEAST = {
+    ("PostgreSQL", "INSERT + DELETE"): 1.0,
+    ("MariaDB", "INSERT + DELETE"): 0.8,
+    ("SQLite", "INSERT + DELETE"): 0.8,
+    ("ZooKeeper", "kazoo"): 2.0,
+    ("ZooKeeper", "Curator"): 1.25,
+    ("etcd", "tooz"): 2.0,
+    ("etcd", "bare requests"): 0.8,
+}
+
+
+def uncontended(name: str, peer: LockPeer) -> Side:
+    @contextmanager
+    def make(where: Any) -> Iterator[Any]:
+        with peer.make(where) as locks:
+
+            def cycle() -> None:
+                with locks.hold():
+                    pass
+
+            yield cycle
+
+    return Side(name, make, peer.settings)
+
+
+def again(name: str, peer: LockPeer) -> Side:
+    """The lock is held all the while, and taken again by its owner."""
+
+    @contextmanager
+    def make(where: Any) -> Iterator[Any]:
+        with peer.make(where) as locks, locks.hold():
+
+            def cycle() -> None:
+                with locks.hold():
+                    pass
+
+            yield cycle
+
+    return Side(name, make, peer.settings)
+
+
+def busy(name: str, peer: LockPeer) -> Side:
+    """Another process holds the lock, and a try without waiting fails."""
+
+    @contextmanager
+    def make(where: Any) -> Iterator[Any]:
+        @contextmanager
+        def holding(there: Any) -> Iterator[Any]:
+            with peer.make(there) as locks, locks.hold():
+                yield lambda: None
+
+        holder = Worker(Side(name, holding), where)
+        try:
+            if holder.left_out:
+                raise RuntimeError(holder.left_out)
+            with peer.make(where) as locks:
+
+                def cycle() -> None:
+                    if locks.attempt():
+                        raise RuntimeError("the lock was granted twice")
+
+                yield cycle
+        finally:
+            holder.close()
+
+    return Side(name, make, peer.settings)
+
+
+def sides(
+    kind: str, as_side: Callable[[str, LockPeer], Side], reentrant: bool = False
+) -> list[Side]:
+    """Return distlock and the peers of a kind of server, each as one side of a case."""
+    peers = {"distlock": OURS, **LOCK_PEERS.get(kind, {})}
+    return [as_side(name, peer) for name, peer in peers.items() if peer.reentrant or not reentrant]
+
+
+@contextmanager
+def prepared(kind: str) -> Iterator[Any]:
+    """Start a server of a kind with all tables that the locks need there."""
+    with place(kind) as where:
+        apps = [app for peer in LOCK_PEERS.get(kind, {}).values() for app in peer.apps]
+        if where.django:
+            where.migrate(*installed(apps))
+        yield where
+
+
+def installed(apps: list[str]) -> list[str]:
+    """Return those that can be imported."""
+    from importlib.util import find_spec
+
+    return [app for app in apps if find_spec(app)]
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    for kind in KINDS:
+        if plan.quick and kind in SLOW:
+            continue
+        if kind == "Redis":
+            yield in_memory(plan)
+            continue
+        with prepared(kind) as where:
+            compared = [*sides(kind, uncontended), *BARE.get(kind, [])]
+            if kind == "ZooKeeper":
+                note = "`InterProcessMutex`, one object; Java"
+                compared.append(Side("Curator", curator, note, warm_up=1.0))
+            rows = turns(compared, where, plan)
+            yield Table(f"{kind}: nobody else wants the lock", _UNIT, rows)
+            if not plan.quick and kind in ("PostgreSQL", "MariaDB", "ZooKeeper"):
+                rows = turns(sides(kind, again, reentrant=True), where, plan)
+                yield Table(f"{kind}: its owner takes it again", _UNIT, rows, plot="")
+            if not plan.quick or kind == "PostgreSQL":
+                rows = turns(sides(kind, busy), where, plan)
+                yield Table(f"{kind}: a try while another process holds it", "tries", rows)
+
+
+def in_memory(plan: Plan) -> Table:
+    """Compare distlock on PostgreSQL with the locks that are in Redis."""
+    with prepared("PostgreSQL") as durable, place("Redis") as where:
+
+        def on_postgresql(_: Any) -> Any:
+            return OURS.make(durable)
+
+        ours = LockPeer(on_postgresql, "on PostgreSQL")
+        compared = [uncontended("distlock", ours)]
+        compared += [uncontended(name, peer) for name, peer in LOCK_PEERS["Redis"].items()]
+        rows: list[Row] = turns(compared, where, plan)
+        rows[0].server = rows[0].requests = None  # those of Redis are not its own
+    return Table(
+        "Redis: nobody else wants the lock",
+        _UNIT,
+        rows,
+        note="distlock has no backend for Redis: its locks are in PostgreSQL here. This Redis"
+        " writes every change to disk (`appendfsync always`).",
+    )
