@@ -28,6 +28,7 @@ class DistlockConfig(AppConfig):
         watch_connections()
         register(_check_settings, CHECKS_TAG)
         register(_check_databases, CHECKS_TAG, Tags.database)
+        register(_check_deployment, CHECKS_TAG, deploy=True)
         if getattr(settings, GROUPS_SETTING, None):
             from distlock import process_members
 
@@ -44,3 +45,9 @@ def _check_databases(*args: Any, **kwargs: Any) -> list[CheckMessage]:
     from distlock.checks import check_databases
 
     return check_databases(*args, **kwargs)
+
+
+def _check_deployment(*args: Any, **kwargs: Any) -> list[CheckMessage]:
+    from distlock.checks import check_deployment
+
+    return check_deployment(*args, **kwargs)

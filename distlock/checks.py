@@ -66,7 +66,6 @@ def check_databases(
     return [message for backend in backends for message in backend.database_checks(databases)]
 
 
-@register(TAG, deploy=True)
 def check_deployment(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     """Check what is right, but would be better otherwise where many use it."""
     backends, _ = _backends()
