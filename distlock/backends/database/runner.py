@@ -12,6 +12,7 @@ statement to end a deadlock. So twice must be as good as once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,13 +34,22 @@ from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.sql import keys_of
 from distlock.backends.database.sqlite_session import connection_of_test, in_own_transaction
-from distlock.backends.database.statements import LeasedRows, SweptRows, batches, owner_of
+from distlock.backends.database.statements import (
+    BATCH,
+    LeasedRows,
+    SweptRows,
+    batches,
+    owner_of,
+)
 from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Lease
 
 T = TypeVar("T")
+
+#: Seconds between two steps of a sweep, at most: 20 s for 100,000 rows.
+_LONGEST_PAUSE = 0.08
 
 _BEFORE_IT = "Do it before the transaction begins (a view: outside of ATOMIC_REQUESTS)"
 
@@ -125,6 +135,7 @@ class StatementRunner:
             return self.attempt(lambda db: db.ask(rows_of(db).clear(ids)).affected, deadline)
 
         count = after = 0
+        began = clock()
         while rows := self.attempt(lambda db: db.ask(rows_of(db).find(after)).rows, deadline):  # noqa: B023 - called at once
             ids = [row_id for (row_id,) in rows]
             try:
@@ -134,7 +145,21 @@ class StatementRunner:
                     with suppress(RowLocked):
                         count += clear_some([row_id])
             after = ids[-1]
+            if len(ids) < BATCH:
+                break  # there were no more
+            self._make_way(clock() - began, deadline)
+            began = clock()
         return count
+
+    def _make_way(self, seconds: float, deadline: float | None) -> None:
+        """Pause after a step of a sweep that has taken ``seconds``.
+
+        Without pauses a sweep takes half of the server from those who acquire locks. A pause lasts
+        as long as two steps, so a busy server, where steps take longer, gets longer ones.
+        """
+        if self.caller and self.caller(None):
+            return  # in the caller's transaction, for whose end others wait
+        time.sleep(left(deadline, min(2 * seconds, _LONGEST_PAUSE)))
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """Return the error of a failure for callers of the backend."""
