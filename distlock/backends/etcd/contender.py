@@ -297,9 +297,12 @@ class EtcdContender:
         try:
             # etcd may report the end of a hold 100 ms late if its watch was begun just before. So
             # it begins while its claim still waits.
-            self._watch(self._keys.holds_of(ahead.nonce), position, changed, prefix=True)
             if ahead is position.ahead:
                 self._watch(ahead.key, position, changed)
+                hold = self._keys.holds_of(ahead.nonce)
+            else:  # or what keeps the lock reserved
+                hold = f"{ahead.key.rpartition('-')[0]}-"
+            self._watch(hold, position, changed, prefix=True)
         except RuntimeError:  # no more threads can be started
             until = clock() + _PAUSE
         if self._deadline is not None:
