@@ -258,7 +258,7 @@ class Watches:
         number, events = int(result.get("watch_id", 0)), result.get("events", ())
         one = next((one for one in followed.values() if one.number == number), None)
         if one is None:
-            return False
+            return False  # it was cancelled
         if is_over:
             del followed[one.target]  # what has happened was compacted
         elif events:
