@@ -68,7 +68,9 @@ def test_a_watch_tells_of_a_change_that_came_before_it(client, told, name):
     assert told.wait(PATIENCE)
 
 
-def test_without_its_hint_a_watch_misses_a_change_that_came_before_it(client, told, name, hintless):
+def test_without_its_hint_a_watch_misses_a_change_that_came_before_it(
+    client, told, name, hintless_watches
+):
     """So the test before would show that a wake-up was lost."""
     since = revision(client, name)
     revision(client, name)
@@ -172,7 +174,7 @@ def test_a_watch_that_follows_a_cancelled_one_waits_for_no_pause(client, name, m
     """The pauses are for members that cannot be asked."""
     monkeypatch.setattr(watches, "_FIRST_PAUSE", 2 * PATIENCE)
     monkeypatch.setattr(watches, "_LONGEST_PAUSE", 2 * PATIENCE)
-    since = revision(client, name)
+    since = followed(client, name, f"{name}:other")
     for _ in range(20):
         told, follows = threading.Event(), threading.Event()
         client.watches.add(f"{name}:other", since, told.set)

@@ -293,13 +293,15 @@ class EtcdContender:
         ahead = position.ahead or position.holder
         assert ahead is not None, "it is not next"
         changed: Pending[bool] = Pending()
-        until = self._next_look
+        until, add = self._next_look, self._client.watches.add
         try:
             # etcd may report the end of a hold 100 ms late if its watch was begun just before. So
             # it begins while its claim still waits.
-            self._watch(self._keys.holds_of(ahead.nonce), position, changed, prefix=True)
-            if ahead is position.ahead:
-                self._watch(ahead.key, position, changed)
+            hold = self._keys.holds_of(ahead.nonce)
+            for key in [hold] if ahead.key.startswith(hold) else [hold, ahead.key]:
+                resolve = partial(changed.resolve, True)
+                watch = add(key, position.revision, resolve, prefix=True, deletes_only=True)
+                self._watches.append(watch)
         except RuntimeError:  # no more threads can be started
             until = clock() + _PAUSE
         if self._deadline is not None:
@@ -338,14 +340,6 @@ class EtcdContender:
 
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline
-
-    def _watch(
-        self, key: str, position: QueuePosition, changed: Pending[bool], *, prefix: bool = False
-    ) -> None:
-        resolve = partial(changed.resolve, True)
-        add = self._client.watches.add
-        watch = add(key, position.revision, resolve, prefix=prefix, deletes_only=True)
-        self._watches.append(watch)
 
     def _unwatch(self) -> None:
         while self._watches:

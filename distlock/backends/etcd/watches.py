@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from queue import Empty
 from typing import TypeAlias
 
@@ -38,8 +37,8 @@ class _Followed:
     target: Target
     #: by which the stream calls it
     number: int
-    #: Nothing up to this revision will be told: that of the last change that was, or at first that
-    #: after which the stream follows; 0 until that is known.
+    #: the revision of the last change that the stream has told of, or at first the one after which
+    #: it follows; 0 until that is known
     last: int = 0
     #: how many changes it has told since somebody waited for one
     unwanted: int = 0
@@ -98,8 +97,8 @@ class Watches:
         #: The thread that pops a watch from here calls back, or cancels it.
         self._watches: dict[object, KeyWatch] = {}
         self._followed: dict[Target, _Followed] = {}
-        self._numbers = count(1)  # none is used again, so a late message is of no other key
-        #: before the stream is opened again; anew after each that has told something
+        self._last_number = 0  # none is used twice on a stream: a late message is of no other key
+        #: the pauses before the stream is opened; they start short after each stream that works
         self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         #: Wakes the thread; None while there is none.
         self._wakeups: WaitQueue[None] | None = None
@@ -238,9 +237,10 @@ class Watches:
             if target not in wanted and (many or one.unwanted >= _MOST_UNWANTED):
                 del followed[target]
                 requests.append({"cancel_request": {"watch_id": one.number}})
-        # Looked for anew: who adds a watch may have found followed what is not any more.
+        # A second look: add() may have found a key that is now left out, and have woken nobody.
         for target in self._wanted() - followed.keys():
-            followed[target] = one = _Followed(target, next(self._numbers))
+            self._last_number += 1
+            followed[target] = one = _Followed(target, self._last_number)
             requests.append(_create(one))
         return requests
 
@@ -258,7 +258,7 @@ class Watches:
         number, events = int(result.get("watch_id", 0)), result.get("events", ())
         one = next((one for one in followed.values() if one.number == number), None)
         if one is None:
-            return False
+            return False  # it was cancelled
         if is_over:
             del followed[one.target]  # what has happened was compacted
         elif events:
