@@ -5,6 +5,7 @@ import pytest
 from distlock import ValueNotAgreed, locks
 from distlock.backends.store import Delete, Put
 from distlock.backends.zookeeper.requests import Multi
+from distlock.concurrency.clock import clock
 from distlock.recipes import Semaphore
 from distlock.records.shared_backend import SharedBackend
 from tests.contract.actors import PATIENCE
@@ -86,6 +87,7 @@ def test_who_lines_up_behind_one_who_has_just_gone_is_woken(using, other, monkey
         return apply(where, changes, *more)
 
     monkeypatch.setattr(store, "apply", apply_late)
-    waiting = Semaphore(name, 1, using=using)
+    waiting, began = Semaphore(name, 1, using=using), clock()
     assert waiting.acquire(timeout=PATIENCE)
+    assert clock() - began < PATIENCE / 2
     waiting.release()
