@@ -1,15 +1,25 @@
 """What a process has seen last, and takes seats by without asking."""
 
+from collections import namedtuple
+
 import pytest
 
 from distlock import ValueNotAgreed, locks
 from distlock.backends.store import Delete, Put
+from distlock.backends.zookeeper.records import (
+    DirectoryNode,
+    DirectoryView,
+    RecordNode,
+    SeenLast,
+)
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from distlock.recipes import Semaphore
 from distlock.records.shared_backend import SharedBackend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+
+Stat = namedtuple("Stat", "version mzxid pzxid")
 
 
 @pytest.fixture
@@ -91,3 +101,23 @@ def test_who_lines_up_behind_one_who_has_just_gone_is_woken(using, other, monkey
     assert waiting.acquire(timeout=PATIENCE)
     assert clock() - began < PATIENCE / 2
     waiting.release()
+
+
+def test_an_answer_that_comes_late_makes_no_earlier_state_look_like_the_present_one():
+    """Of two threads one hears last of the earlier change, and others have changed that record."""
+    seen, path = SeenLast(), "/directory"
+
+    def view(version, revision, **said):
+        node = DirectoryNode(path, "made", "change", Stat(version, revision, revision))
+        record = RecordNode(f"{path}/a", 1, None, 1, 1, revision, 0, 1)
+        return DirectoryView(node, {"a": record}, **said)
+
+    latest = view(3, 30, complete=True)
+    seen.keep(latest)
+    seen.keep(view(2, 20), ["a"])
+    assert seen[path] is latest
+    seen.keep(view(5, 50), ["a"])
+    assert (seen[path].records["a"].revision, seen[path].directory.stat.version) == (50, 3)
+    assert not seen[path].exact
+    seen.keep(DirectoryView(DirectoryNode(path), {}))
+    assert not seen
