@@ -125,9 +125,10 @@ class Candidacy:
                 # While another one leads, it tries only once: who dies in the queue of the lock
                 # keeps all others out for a lease.
                 limit = 0.0 if awaited else pause
-                taking = self._taking_office(deadline, line, limit, snapshot)
-                if line.is_next and (yield from taking):
-                    return True
+                if line.is_next:
+                    taking = self._taking_office(deadline, line, limit, snapshot)
+                    if (yield from taking):
+                        return True
                 if not left(deadline, 1):
                     break
                 if awaited:

@@ -117,7 +117,8 @@ class Candidates:
         #: the last terms as they are written, for _term() to read; the newest one last
         self._rows: list[list[Any]] = self._said(HISTORY).get("terms", [])
         if ended := self._said(ENDED):
-            self._rows = [_ended(row, **ended) for row in self._rows]
+            why, term, until = ended["why"], ended["term"], ended["until"]
+            self._rows = [_ended(row, why, term, until) for row in self._rows]
         members = [one for key, one in snapshot.records.items() if key.startswith(held_key(""))]
         self._records = {owner_of(record): record for record in members}
         # Sorting keeps the order of those who are equal: that in which they came.
@@ -297,10 +298,8 @@ def _candidate(record: Record, snapshot: Snapshot) -> Candidate:
     return Candidate(owner=owner, token=record.created, since=since, **said)
 
 
-def _ended(
-    row: list[Any], why: str, term: int | None = None, until: str = "", **_: Any
-) -> list[Any]:
-    """Return a row as it is after a term has ended, by default that of the row."""
+def _ended(row: list[Any], why: str, term: int | None = None, until: str = "") -> list[Any]:
+    """Return a row as it is after a term has ended; by default its own, and now."""
     # The operator who broke it knows better than the leader who lost it.
     if term not in (None, row[0]) or (row[-1] and why != "broken"):
         return row

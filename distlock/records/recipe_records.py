@@ -220,26 +220,28 @@ class RecipeRecords:
         None, and nothing is changed, if one was gone already. ``read``: see change(). ``unread``:
         tried before, without reading anything; if its conditions hold the ``plan`` is not needed.
         """
-        if unread and (left := self.leave(leases, unread, deadline)) is not None:
-            return left
         (directory,) = {lease.claim.key(self._alias).directory for lease in leases}
         keys = [held_key(lease.nonce) for lease in leases]
 
-        def decide(found: Snapshot) -> Plan:
-            if not callable(plan):
-                more = plan
-            elif found.records.keys() >= {*keys}:
-                more = plan(found)
-            else:
-                return Plan()
+        def removing(more: Plan) -> Plan:
             changes = [*map(Delete, keys), *more.changes]
             for lease in leases:
                 changes += more.member_changes(lease.claim)
             return Plan(changes, [*map(Exists, keys), *more.conditions])
 
-        read = read if callable(plan) else _unread
-        once = not callable(plan)
-        revision = self.change(directory, decide, deadline, read=read, once=once).revision
+        def remove(by: Plan | Decide) -> int | None:
+            def decide(found: Snapshot) -> Plan:
+                if not callable(by):
+                    return removing(by)
+                return removing(by(found)) if found.records.keys() >= {*keys} else Plan()
+
+            how = read if callable(by) else _unread
+            change = partial(self.change, directory, decide, deadline, read=how)
+            return change(once=not callable(by)).revision
+
+        revision = None if unread is None else remove(unread)
+        if revision is None:
+            revision = remove(plan)
         # Of several those that are there still are members.
         for lease in leases if revision is not None or len(leases) == 1 else ():
             self.forget(lease, deadline)

@@ -1,6 +1,7 @@
 """Elections in one process: what is decided above the store, and what comes at a certain moment."""
 
 import gc
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,11 +11,15 @@ from distlock import (
     LockLost,
     LockNotHeld,
     ValueNotAgreed,
+    locks,
 )
+from distlock.backends.store import Put
+from distlock.concurrency.clock import clock
 from distlock.recipes import Election
 from distlock.signals import lock_broken, lock_released
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.recipes.conftest import UNHURRIED
 from tests.recipes.standing import begins, is_free, names, terms
 from tests.recipes.wrapping import in_thread
 
@@ -177,6 +182,37 @@ class TestOneProcess:
         election.resign()
         assert election.term > first
         election.resign()
+
+    def test_what_was_said_of_an_earlier_term_says_nothing_of_the_present_one(
+        self, using, name, stand
+    ):
+        """A leader that was lost long ago may say why at any time."""
+        a = stand("A")
+        eventually(a.leads)
+        term = a.election.term
+        a.election.resign()
+        b = stand("B")
+        eventually(b.leads)
+        said = {"term": term, "why": "lost", "until": str(datetime.now(UTC)), "at": 1}
+        locks[using].store.apply(f"election:{name}", [Put("ended", said)])
+        assert terms(b.election) == [("A", "resigned"), ("B", "")]
+        assert b.election.leader().name == "B"
+        b.election.resign()
+        assert terms(b.election) == [("A", "resigned"), ("B", "resigned")]
+        c = stand("C")
+        eventually(c.leads)
+        assert terms(c.election) == [("A", "resigned"), ("B", "resigned"), ("C", "")]
+
+    @pytest.mark.usefixtures("only_hints")
+    def test_the_end_of_a_term_is_told_at_once_though_nobody_leads_next(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        changes = Election(name, using=using).changes(timeout=PATIENCE)
+        assert next(changes).why == ""
+        a.election.resign()
+        resigned_at = clock()
+        assert next(changes).why == "resigned"
+        assert clock() - resigned_at < UNHURRIED / 2
 
     def test_run_calls_again_after_a_loss(self, using, name):
         election = Election(name, using=using)

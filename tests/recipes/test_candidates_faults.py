@@ -298,7 +298,7 @@ class TestCosts:
             for place, one in enumerate(elections[3:], 3):
                 threads[place]()
                 one.resign()
-        assert max(costs.values()) <= 12
+        assert max(costs.values()) <= 4
 
 
 def total(counted):

@@ -107,6 +107,31 @@ def brief(configure):
 
 
 @pytest.fixture
+def store(using):
+    return locks[using].store
+
+
+@pytest.fixture
+def other(using):
+    """The store of another client."""
+    return locks["other"].store
+
+
+@pytest.fixture
+def sent(backend, monkeypatch):
+    """The requests of each time that some were sent at once."""
+    client, together = backend.client, []
+    send_all = client.send_all
+
+    def send(requests, only_if=None):
+        together.append(requests)
+        return send_all(requests, only_if)
+
+    monkeypatch.setattr(client, "send_all", send)
+    return together
+
+
+@pytest.fixture
 def tree(hosts, root):
     """The nodes as they are, read on a session of its own."""
     kazoo = KazooClient(hosts=hosts, timeout=10, command_retry={"max_tries": -1, "max_delay": 1})

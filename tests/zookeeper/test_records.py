@@ -21,17 +21,6 @@ def using(configure):
 
 
 @pytest.fixture
-def store(using):
-    return locks[using].store
-
-
-@pytest.fixture
-def other(using):
-    """The store of another client."""
-    return locks["other"].store
-
-
-@pytest.fixture
 def node(tree, name):
     """``node(key)``: the data and the stat of a record's node, or of the directory's."""
 
@@ -153,20 +142,6 @@ def test_nodes_have_the_access_rules_of_the_locks(configure, settings, name):
 
 
 # What they cost
-
-
-@pytest.fixture
-def sent(backend, monkeypatch):
-    """The requests of each time that some were sent at once."""
-    client, together = backend.client, []
-    send_all = client.send_all
-
-    def send(requests, only_if=None):
-        together.append(requests)
-        return send_all(requests, only_if)
-
-    monkeypatch.setattr(client, "send_all", send)
-    return together
 
 
 def test_many_records_take_few_round_trips(store, sent, name):

@@ -166,11 +166,17 @@ class SeenLast(dict[str, DirectoryView]):
     def keep(self, seen: DirectoryView, keys: Collection[str] = ()) -> None:
         """Keep it, if it is not large; if it is not complete, only what it says of these ``keys``.
 
-        The directory is then kept as it was before. Its version is that of an earlier change, so
-        the servers refuse what relies on it.
+        The directory and its other records are then kept as they were before. That is of an earlier
+        version, so the servers refuse whatever relies on it.
         """
         path, before = seen.directory.path, self.get(seen.directory.path)
-        if not seen.complete and before is not None:
+        if (
+            not seen.complete
+            and before is not None
+            and before.directory.made == seen.directory.made
+        ):
+            if before.directory.stat.version >= seen.directory.stat.version:
+                return  # another thread has seen a later one
             others = {key: node for key, node in before.records.items() if key not in keys}
             seen = replace(before, records={**others, **seen.records}, exact=False)
         if not seen.complete or len(seen.records) > _MOST_RECORDS:
