@@ -149,6 +149,22 @@ def test_a_power_cut_undoes_nothing_but_a_release(
         assert second > first
 
 
+def write_under(name):
+    """Write in a transaction that keeps the lock until its commit."""
+    with transaction.atomic(), Lock(name, release="commit"):
+        connections["default"].cursor().execute("CREATE TABLE written (id integer)")
+    write_line()
+    read_line()
+
+
+def test_a_release_that_is_part_of_a_commit_is_kept_with_it(on_file, tmp_path, child):
+    power = PowerCut(tmp_path)
+    query = "SELECT owner <> '', (SELECT COUNT(*) FROM written) FROM database_lock"
+    with on_file("wal") as database:
+        child(write_under, "a", env=power.env).line()
+        assert power.rows(database.name, query) == [(0, 0)]
+
+
 def test_a_write_ahead_log_stays_one_while_a_session_is_open(on_file):
     """A release relies on that: with another journal it would risk the file."""
     with on_file("wal") as database:

@@ -92,11 +92,8 @@ def poll_of(fd: int, event: int = select.POLLIN) -> select.poll:
 def wait(socket: select.poll, until: float | None) -> None:
     """Wait for a socket; TimedOut after the time ``until`` (None: never) of clock()."""
     while True:
-        rest = None
-        if until is not None:
-            # At most an hour: poll() takes no more than 24 days.
-            rest = math.ceil(min(max(until - clock(), 0.0), 3600.0) * 1000)
-        if socket.poll(rest):
+        # At most an hour: poll() takes no more than 24 days. It rounds up.
+        if socket.poll(None if until is None else min(max(until - clock(), 0.0), 3600.0) * 1000):
             return
         if until is not None and clock() >= until:
             raise TimedOut
@@ -225,26 +222,17 @@ class PsycopgConnection(RawConnection):
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
         until = None if limit is None else clock() + limit
-        sql, params = statement.sql, statement.params
-        *before, last = _parts(sql)
-        # A statement by itself is known to be sent often, the last one of a packet is not.
-        prepare = statement.prepare and (
-            not before or last in self._prepared or self._prepared.is_due(last)
-        )
-        if not prepare:
-            self._pgconn.send_query(self._text(sql, params))
-        else:
-            assert not isinstance(params, tuple), "what is prepared has named parameters"
-            if before:
-                literals = {key: self._literal(value) for key, value in params.items()}
-                packet = [self._executed(part, literals, until) for part in (*before, last)]
-                self._pgconn.send_query("; ".join(packet).encode())
-            else:
-                name, order = self._prepared.get(sql) or self._prepare(sql, until)
-                texts = list(map(str, map(params.__getitem__, order)))
-                if "\0" in "".join(texts):  # libpq would send what is before it
-                    raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
-                self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
+        # Nearly all that locks send is by itself, and known.
+        prepared = self._prepared.get(statement.sql) if statement.prepare else None
+        if prepared is None:
+            prepared = self._send_text(statement, until)
+        if prepared is not None:
+            name, order = prepared
+            params: Any = statement.params
+            texts = [str(params[key]).encode() for key in order]
+            if b"\0" in b"".join(texts):  # libpq would send what is before it
+                raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
+            self._pgconn.send_query_prepared(name, texts)
         transformer, results = self._transformer, []
         for result in self._answers(until):
             if result.status not in self._good:
@@ -258,6 +246,26 @@ class PsycopgConnection(RawConnection):
                 rows = transformer.load_rows(0, count, tuple)
             results.append(Result(rows, result.command_tuples or 0))
         return results
+
+    def _send_text(
+        self, statement: Statement, until: float | None
+    ) -> tuple[bytes, tuple[str, ...]] | None:
+        """Send a statement as a text; or return what is prepared for it now, and is to be sent."""
+        sql, params = statement.sql, statement.params
+        *before, last = _parts(sql)
+        # A statement by itself is known to be sent often, the last one of a packet is not.
+        if not statement.prepare or (
+            before and last not in self._prepared and not self._prepared.is_due(last)
+        ):
+            self._pgconn.send_query(self._text(sql, params))
+            return None
+        assert not isinstance(params, tuple), "what is prepared has named parameters"
+        if not before:
+            return self._prepare(sql, until)
+        literals = {key: self._literal(value) for key, value in params.items()}
+        packet = [self._executed(part, literals, until) for part in (*before, last)]
+        self._pgconn.send_query("; ".join(packet).encode())
+        return None
 
     hears: ClassVar[bool] = True
 

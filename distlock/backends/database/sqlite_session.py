@@ -129,10 +129,10 @@ class SQLiteSession(DatabaseSession):
     """A session of our own. The time it was lent for is for the wait while others write.
 
     Where the file has a write-ahead log, a statement that a power cut may undo runs under
-    ``synchronous = NORMAL``: its commit is in the log, but not yet on the disk. The next grant syncs
-    the log with all earlier commits. If some are lost, nothing later is left, because the checksum
-    of each frame covers those before it. So no grant and no token is lost, and no grant outlives a
-    release before it: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+    ``synchronous = NORMAL``: its commit is in the log, but not yet on the disk. The next grant
+    syncs the log with all earlier commits. If some are lost, nothing later is left, because the
+    checksum of each frame covers those before it. So no grant and no token is lost, and no grant
+    outlives a release before it: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 
     No other connection can take the file out of that mode while this one is open. With another
     journal a power cut under NORMAL might harm the file.
