@@ -13,16 +13,21 @@ unexport PYTHONDONTWRITEBYTECODE
 BASE := 3.11
 NEWEST := 3.13
 BETWEEN := 3.12
+NEXT := 3.14
+# What `make matrix` tries.
+PYTHONS := $(BASE) $(BETWEEN) $(NEWEST) $(NEXT)
 
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all test-slow lint demo show bench screenshots docs build lock clean packages
+.PHONY: help test test-all test-slow matrix lint demo show bench screenshots docs build lock clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests, each on Python $(BASE) or $(NEWEST)"
 	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
 	@echo "make test-slow  the tests that take long, and those of make test on the other Python"
+	@echo "make matrix     each Python, with the lowest and the highest versions of the extras, on real servers;"
+	@echo "                ALLOW_MISSING=$(NEXT) leaves it out if it is not installed; PYTHONS=$(BASE) tries only that one"
 	@echo "make lint       lint, format, types, prose, migrations, workflows"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
@@ -56,6 +61,11 @@ TESTS := $(addprefix tests-,$(BASE) $(BETWEEN) $(NEWEST))
 .PHONY: $(TESTS)
 $(TESTS): tests-%: .envs/%/.ready .envs/pyright/.ready
 	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile $(or $(ARGS),$(SHARE)) $(TIER)
+
+# A Python that is missing fails, unless ALLOW_MISSING names it.
+matrix: $(call env,$(BASE)) .envs/build/.ready
+	@tools/packages $(BASE) $(PYTHONS)
+	@$(call bin,$(BASE))/python -m tools.matrix .envs/build/bin/uv $(PYTHONS)
 
 lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .

@@ -38,27 +38,6 @@ ADDRESSES = {
     "documentation": "https://example.org/docs",
 }
 
-SMOKE = """
-import django
-from django.conf import settings
-from django.core.management import call_command
-
-settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "distlock"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "locks.sqlite3"}},
-    USE_TZ=True,
-)
-django.setup()
-call_command("check")
-call_command("migrate", verbosity=0)
-
-import distlock
-assert "site-packages" in distlock.__file__, distlock.__file__
-with distlock.Lock("wheel", timeout=10) as lock:
-    assert lock.held and lock.token > 0
-call_command("locks", "list")
-"""
-
 ADMIN = """
 import django
 from django.conf import settings
@@ -151,8 +130,8 @@ def run_installed(wheel: Path) -> None:
         subprocess.run(
             [*pip, "install", "-q", "-c", ROOT / "requirements.txt", wheel.resolve()], check=True
         )
-        for program in (SMOKE, ADMIN):
-            if subprocess.run([python, "-W", "error", "-c", program], cwd=folder).returncode:
+        for program in ([ROOT / "tools/smoke.py"], ["-c", ADMIN]):
+            if subprocess.run([python, "-W", "error", *program], cwd=folder).returncode:
                 sys.exit(f"{wheel.name} does not work where it is installed.")
 
 
