@@ -45,13 +45,15 @@ class Side:
     """A name, what connects and yields a cycle, and the settings of a peer, for the page.
 
     ``make(server)`` runs in a process of its own. It may yield an object with a method
-    ``run(seconds)`` in place of a cycle, as for a peer that is not written in Python.
+    ``run(seconds)`` in place of a cycle, as for a peer that is not written in Python. A cycle does
+    so many ``items``.
     """
 
     name: str
     make: Callable[[Any], AbstractContextManager[Any]]
     settings: str = ""
     warm_up: float = 0.3
+    items: int = 1
 
 
 @dataclass
@@ -130,8 +132,8 @@ def block(cycle: Cycle, seconds: float) -> Block:
 class Worker:
     """A process that runs one side when it is asked to; ``left_out`` is why it cannot."""
 
-    def __init__(self, side: Side, server: Any) -> None:
-        self.side, self.left_out = side, ""
+    def __init__(self, side: Side, server: Any, limit: float = LIMIT) -> None:
+        self.side, self.left_out, self._limit = side, "", limit
         self._pipe, there = processes.Pipe()
         self._process = processes.Process(target=self._serve, args=(server, there))
         self._process.start()
@@ -169,9 +171,9 @@ class Worker:
 
     def _receive(self) -> Any:
         try:
-            if not self._pipe.poll(LIMIT):
+            if not self._pipe.poll(self._limit):
                 self._process.kill()
-                return f"it did not answer within {LIMIT:g} s"
+                return f"it did not answer within {self._limit:g} s"
             return self._pipe.recv()
         except EOFError:
             return "its process has ended"
@@ -228,9 +230,12 @@ def turns(sides: Sequence[Side], server: Any, plan: Plan) -> list[Row]:
         if not row.left_out:
             blocks = seen[side.name]
             cycles = sum(each.cycles for each in blocks)
-            row.rate = quartiles([each.cycles / each.seconds for each in blocks])
+            cycles *= side.items
+            row.rate = quartiles([each.cycles * side.items / each.seconds for each in blocks])
             if sides[0].name in seen:
-                row.ratio = ratios(seen[sides[0].name], blocks)
+                found = ratios(seen[sides[0].name], blocks)
+                weight = sides[0].items / side.items
+                row.ratio = found and tuple(each * weight for each in found)  # type: ignore
             row.client = sum(each.processor for each in blocks) / cycles * 1e6
             row.server = served[side.name] / cycles * 1e6 if server.pids() else None
             row.requests = counted[side.name]
@@ -265,4 +270,4 @@ def requests_of(worker: Worker, server: Any) -> float | None:
         idle = count() - start  # what the question itself adds
         before = count()
         worker.ask("count", COUNTED)
-        return max(count() - before - idle, 0) / COUNTED
+        return max(count() - before - idle, 0) / COUNTED / worker.side.items

@@ -37,6 +37,8 @@ class LockPeer(NamedTuple):
     reentrant: bool = False
     waits: bool = True
     apps: tuple[str, ...] = ()
+    #: how many may be inside at once; a crowd is watched for more
+    exclusive: bool = True
 
 
 def of_objects(lock: Any, *, fresh: Callable[[], Any] | None = None, **without: Any) -> Peer:

@@ -124,7 +124,7 @@ def installed(apps: list[str]) -> list[str]:
     """Return those that can be imported."""
     from importlib.util import find_spec
 
-    return [app for app in apps if find_spec(app)]
+    return [app for app in apps if find_spec(app.partition(".")[0])]
 
 
 def measure(plan: Plan) -> Iterator[Table]:
