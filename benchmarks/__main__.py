@@ -35,6 +35,7 @@ PARTS = {
     "recipes": "all of ZooKeeper but an election; configuration values",
     "scale": "1 and 10,000 holds; MariaDB, ZooKeeper, etcd; a million rows",
     "start": "the first lock, the help of a command",
+    "pages": "all of the admin's pages",
 }
 PACKAGES = [
     "Django",
@@ -113,7 +114,7 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all")
     parser.add_argument("--quick", action="store_true", help="under three minutes")
-    parser.add_argument("--rounds", type=int, help="of each case (21; quick: 7)")
+    parser.add_argument("--rounds", type=int, help="of each case (21; quick: 5)")
     parser.add_argument("--json", type=Path, default=FILE, metavar="FILE", help="where results go")
     parser.add_argument("--resume", action="store_true", help="keep the parts that are in FILE")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md, too")
@@ -121,7 +122,11 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]}; the parts are {', '.join(PARTS)}")
-    plan = Plan(options.quick, options.rounds or (7 if options.quick else 21))
+    plan = (
+        Plan(True, options.rounds or 5, 0.15)
+        if options.quick
+        else Plan(False, options.rounds or 21)
+    )
     results: dict[str, Any] = {
         "date": date.today().isoformat(),
         "quick": plan.quick,

@@ -144,7 +144,7 @@ def measure(plan: Plan) -> Iterator[Table]:
             if not plan.quick and kind in ("PostgreSQL", "MariaDB", "ZooKeeper"):
                 rows = turns(sides(kind, again, reentrant=True), where, plan)
                 yield Table(f"{kind}: its owner takes it again", _UNIT, rows, plot="")
-            if not plan.quick or kind == "PostgreSQL":
+            if not plan.quick:
                 rows = turns(sides(kind, busy), where, plan)
                 yield Table(f"{kind}: a try while another process holds it", "tries", rows)
 
