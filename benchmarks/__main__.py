@@ -82,10 +82,15 @@ def run(part: str, plan: Plan) -> dict[str, Any]:
     module = importlib.import_module(f"benchmarks.{part}")
     began = time.monotonic()
     tables = []
-    for table in module.measure(plan):
-        tables.append(asdict(table))
-        show(table)
-    return {"seconds": time.monotonic() - began, "tables": tables}
+    failure = ""
+    try:
+        for table in module.measure(plan):
+            tables.append(asdict(table))
+            show(table)
+    except Exception as error:  # as of a server that is not installed: the other parts go on
+        failure = f"{type(error).__name__}: {error}"
+        print(f"{part} ended early: {failure}", flush=True)
+    return {"seconds": time.monotonic() - began, "tables": tables, "failure": failure}
 
 
 def show(table: Table) -> None:
@@ -138,7 +143,7 @@ def main() -> None:
         results = json.loads(options.json.read_text())
     options.json.parent.mkdir(parents=True, exist_ok=True)
     for part in options.parts or PARTS:
-        if part in results["parts"]:
+        if part in results["parts"] and not results["parts"][part].get("failure"):
             continue
         print(f"\n== {part}", flush=True)
         results["parts"][part] = run(part, plan)
@@ -157,6 +162,8 @@ def finish(results: dict[str, Any], options: argparse.Namespace) -> None:
     if options.quick:
         for part, left_out in PARTS.items():
             print(f"Left out of {part}, being quick: {left_out}.")
+    if failed := [part for part, done in results["parts"].items() if done.get("failure")]:
+        sys.exit(f"Ended early: {', '.join(failed)}")
     if options.check and (short := short_of(results)):
         sys.exit("Too slow: " + "; ".join(short))
 

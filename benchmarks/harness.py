@@ -140,13 +140,13 @@ class Worker:
         there.close()
         self.left_out = self._receive()
 
-    def warm_up(self) -> bool:
-        """Tell whether the side works; ``left_out`` is what it raised if it does not."""
+    def try_run(self, seconds: float) -> Block | None:
+        """Run a block; ``left_out`` is what the side raised if it does not work."""
         try:
-            return not self.left_out and bool(self.run(self.side.warm_up))
+            return None if self.left_out else self.run(seconds)
         except RuntimeError as error:
             self.left_out = str(error)
-            return False
+            return None
 
     def run(self, seconds: float) -> Block:
         """Run a block; RuntimeError if the process fails."""
@@ -214,14 +214,16 @@ def working(sides: Iterable[Side], server: Any) -> Iterator[list[Worker]]:
 def turns(sides: Sequence[Side], server: Any, plan: Plan) -> list[Row]:
     """Measure all sides in turns, each in one process; the ratios are the first one's to each."""
     with working(sides, server) as workers:
-        able = [worker for worker in workers if worker.warm_up()]
+        able = [worker for worker in workers if worker.try_run(worker.side.warm_up)]
         seen: dict[str, list[Block]] = {worker.side.name: [] for worker in able}
         served = dict.fromkeys(seen, 0.0)
         for number in range(plan.rounds):
             for worker in alternated(able, number):
                 before = server.processor()
-                seen[worker.side.name].append(worker.run(plan.seconds))
+                if not worker.left_out and (done := worker.try_run(plan.seconds)):
+                    seen[worker.side.name].append(done)
                 served[worker.side.name] += server.processor() - before
+        able = [worker for worker in able if not worker.left_out]
         counted = {worker.side.name: requests_of(worker, server) for worker in able}
     rows = []
     for worker in workers:
@@ -232,7 +234,7 @@ def turns(sides: Sequence[Side], server: Any, plan: Plan) -> list[Row]:
             cycles = sum(each.cycles for each in blocks)
             cycles *= side.items
             row.rate = quartiles([each.cycles * side.items / each.seconds for each in blocks])
-            if sides[0].name in seen:
+            if not workers[0].left_out:
                 found = ratios(seen[sides[0].name], blocks)
                 weight = sides[0].items / side.items
                 row.ratio = found and tuple(each * weight for each in found)  # type: ignore
