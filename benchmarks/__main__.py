@@ -123,15 +123,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=FILE, metavar="FILE", help="where results go")
     parser.add_argument("--resume", action="store_true", help="keep the parts that are in FILE")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md, too")
+    parser.add_argument(
+        "--against", default="", metavar="FOLDER", help="another working tree, in locks, contention"
+    )
     parser.add_argument("--check", action="store_true", help="fail if distlock is too slow")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]}; the parts are {', '.join(PARTS)}")
-    plan = (
-        Plan(True, options.rounds or 5, 0.15)
-        if options.quick
-        else Plan(False, options.rounds or 21)
-    )
+    seconds = 0.15 if options.quick else 0.2
+    rounds = options.rounds or (5 if options.quick else 21)
+    plan = Plan(options.quick, rounds, seconds, options.against)
     results: dict[str, Any] = {
         "date": date.today().isoformat(),
         "quick": plan.quick,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.bare import queued_updates
 from benchmarks.harness import Plan, Row, Table, alternated, die_with_parent, processes, quartiles
 from benchmarks.lock_peers import LOCK_PEERS, LockPeer
-from benchmarks.locks import OURS, prepared
+from benchmarks.locks import OURS, ours, prepared
 
 KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd", "Redis"]
 COUNTS = [2, 8, 32, 128]
@@ -196,11 +196,11 @@ def compare(
                 seen[name].append(crowd(peers[name], place, count, limits))
             except RuntimeError as error:
                 left_out[name] = str(error)
-    ours = seen[next(iter(peers))]
+    first = seen[next(iter(peers))]
     return [
         Row(name, peer.settings, left_out=left_out[name])
         if name in left_out
-        else figures(Row(name, peer.settings), seen[name], ours)
+        else figures(Row(name, peer.settings), seen[name], first)
         for name, peer in peers.items()
     ]
 
@@ -240,18 +240,18 @@ def measure(plan: Plan) -> Iterator[Table]:
 
 def of_kind(kind: str, where: Any, plan: Plan) -> Iterator[Table]:
     peers = {name: peer for name, peer in LOCK_PEERS[kind].items() if peer.waits}
-    ours = {"distlock": OURS}
+    first = ours(plan)
     if kind in ("PostgreSQL", "MariaDB"):
         peers["by hand"] = _BY_HAND
     if kind == "Redis":
         from benchmarks.servers import place
 
         make = partial(_on, where)
-        ours = {"distlock": LockPeer(make, "on PostgreSQL")}
+        first = {"distlock": LockPeer(make, "on PostgreSQL")}
         with place("Redis") as redis:
-            yield from _counts(kind, ours | peers, redis, plan)
+            yield from _counts(kind, first | peers, redis, plan)
         return
-    yield from _counts(kind, ours | peers, where, plan)
+    yield from _counts(kind, first | peers, where, plan)
 
 
 def _on(durable: Any, _: Any) -> Any:

@@ -87,11 +87,12 @@ class Table:
 
 
 class Plan(NamedTuple):
-    """How much is measured."""
+    """How much is measured; ``against`` is another working tree whose distlock takes part."""
 
     quick: bool = False
     rounds: int = 21
     seconds: float = 0.2
+    against: str = ""
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
