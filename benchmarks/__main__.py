@@ -161,8 +161,8 @@ def finish(results: dict[str, Any], options: argparse.Namespace) -> None:
         report.publish(results)
     print(f"\nResults: {options.json} and {options.json.with_suffix('.md').name} beside it.")
     if options.quick:
-        for part, left_out in PARTS.items():
-            print(f"Left out of {part}, being quick: {left_out}.")
+        for part in results["parts"]:
+            print(f"Left out of {part}, being quick: {PARTS[part]}.")
     if failed := [part for part, done in results["parts"].items() if done.get("failure")]:
         sys.exit(f"Ended early: {', '.join(failed)}")
     if options.check and (short := short_of(results)):
