@@ -127,7 +127,7 @@ def _contend(locks: Any, referee: Referee, limits: Limits) -> Turns:
             if begins <= got < ends:
                 turns += 1
                 longest = max(longest, got - max(asked, begins))
-                if referee.last.value != me and len(handovers) < NOTED:
+                if referee.last.value not in (0, me) and len(handovers) < NOTED:
                     handovers.append(got - referee.left_at.value)
             referee.last.value, referee.inside.value = me, 0
             referee.left_at.value = clock()
