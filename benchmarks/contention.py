@@ -9,8 +9,10 @@ lock at once.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from ctypes import c_double, c_longlong
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.bare import queued_updates
 from benchmarks.harness import Plan, Row, Table, alternated, die_with_parent, processes, quartiles
 from benchmarks.lock_peers import LOCK_PEERS, LockPeer
-from benchmarks.locks import OURS, prepared
+from benchmarks.locks import OURS, ours, prepared
 
 KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd", "Redis"]
 COUNTS = [2, 8, 32, 128]
@@ -61,6 +63,14 @@ class Referee:
         self.twice = processes.Value(c_longlong, 0, lock=False)
 
 
+class Limits(NamedTuple):
+    """How long a crowd works; with ``turns``, until each process has had so many."""
+
+    seconds: float
+    warm_up: float = WARM_UP
+    turns: int = 0
+
+
 class Turns(NamedTuple):
     """What one process did in the time."""
 
@@ -81,27 +91,32 @@ class Crowded(NamedTuple):
     def turns(self) -> int:
         return sum(member.turns for member in self.members)
 
+    @property
+    def rate(self) -> float:
+        return self.turns / self.seconds
+
 
 def contend(
-    peer: LockPeer, place: Any, referee: Referee, gates: tuple[Any, Any, Any], seconds: float
+    peer: LockPeer, place: Any, referee: Referee, gates: tuple[Any, Any, Any], limits: Limits
 ) -> None:
-    """Take turns until the time is up, and report them."""
+    """Take turns until the time is up, or as many as there are to be, and report them."""
     die_with_parent()
     ready, start, results = gates
     with peer.make(place) as locks:
-        with locks.hold():
-            pass  # connections are open
+        if not limits.turns:
+            with locks.hold():
+                pass  # connections are open
         ready.release()
         start.wait()
-        results.put(_contend(locks, referee, seconds))
+        results.put(_contend(locks, referee, limits))
 
 
-def _contend(locks: Any, referee: Referee, seconds: float) -> Turns:
-    me, clock = processes.process.current_process().pid, time.monotonic
-    begins = clock() + WARM_UP
-    ends, used = begins + seconds, -1.0
+def _contend(locks: Any, referee: Referee, limits: Limits) -> Turns:
+    me, clock = os.getpid(), time.monotonic
+    begins = clock() + limits.warm_up
+    ends, used = begins + limits.seconds, -1.0
     turns, longest, handovers = 0, 0.0, []
-    while (asked := clock()) < ends:
+    while (asked := clock()) < ends and (turns < limits.turns or not limits.turns):
         if used < 0 and asked >= begins:
             used = time.process_time()
         with locks.hold():
@@ -112,38 +127,47 @@ def _contend(locks: Any, referee: Referee, seconds: float) -> Turns:
             if begins <= got < ends:
                 turns += 1
                 longest = max(longest, got - max(asked, begins))
-                if referee.last.value != me and len(handovers) < NOTED:
+                if referee.last.value not in (0, me) and len(handovers) < NOTED:
                     handovers.append(got - referee.left_at.value)
             referee.last.value, referee.inside.value = me, 0
             referee.left_at.value = clock()
     return Turns(turns, longest, time.process_time() - max(used, 0), handovers)
 
 
-def crowd(peer: LockPeer, place: Any, count: int, seconds: float) -> Crowded:
+def crowd(peer: LockPeer, place: Any, count: int, limits: Limits) -> Crowded:
     """Let so many processes contend; RuntimeError if they do not, or if two held it at once."""
     referee = Referee()
     ready, start, results = processes.Semaphore(0), processes.Event(), processes.SimpleQueue()
-    arguments = (peer, place, referee, (ready, start, results), seconds)
+    arguments = (peer, place, referee, (ready, start, results), limits)
     there = [processes.Process(target=contend, args=arguments) for _ in range(count)]
     try:
-        for process in there:
+        for number, process in enumerate(there):
             process.start()
-        for _ in there:
+            # The first one makes the tables of some peers, which all the others would do at once.
+            if not number and not ready.acquire(timeout=PATIENCE):
+                raise RuntimeError(f"it was not ready within {PATIENCE:g} s")
+        for _ in there[1:]:
             if not ready.acquire(timeout=PATIENCE):
                 raise RuntimeError(f"{count} processes were not ready within {PATIENCE:g} s")
         start.set()
-        time.sleep(WARM_UP)
-        before = place.processor()
-        time.sleep(seconds)
-        server = place.processor() - before
+        time.sleep(limits.warm_up)
+        before, began = place.processor(), time.monotonic()
+        if not limits.turns:
+            time.sleep(limits.seconds)
+            server = place.processor() - before
         members, ends = [], time.monotonic() + PATIENCE
         while len(members) < count:
             if not results.empty():
                 members.append(results.get())
+            elif any(process.exitcode for process in there):
+                raise RuntimeError("one of its processes failed")
             elif time.monotonic() > ends:
                 raise RuntimeError(f"{count - len(members)} processes did not end")
             else:
-                time.sleep(0.02)
+                time.sleep(0.01)
+        seconds = limits.seconds
+        if limits.turns:
+            seconds, server = time.monotonic() - began, place.processor() - before
         for process in there:
             process.join(PATIENCE)
     finally:
@@ -152,29 +176,31 @@ def crowd(peer: LockPeer, place: Any, count: int, seconds: float) -> Crowded:
                 process.kill()
             if process.pid:
                 process.join()
-    if referee.twice.value:
+    if referee.twice.value and peer.exclusive:
         raise RuntimeError(f"granted twice, {referee.twice.value} times")
     return Crowded(members, seconds, server)
 
 
-def compare(peers: dict[str, LockPeer], place: Any, count: int, plan: Plan) -> list[Row]:
+def compare(
+    peers: dict[str, LockPeer], place: Any, count: int, plan: Plan, limits: Limits
+) -> list[Row]:
     """Let crowds contend in turns."""
     seen: dict[str, list[Crowded]] = {name: [] for name in peers}
     left_out: dict[str, str] = {}
-    rounds = 1 if plan.quick or count > 32 else 3
+    rounds = 1 if plan.quick or count > 32 else 2
     for number in range(rounds):
         for name in alternated([*peers], number):
             if name in left_out:
                 continue
             try:
-                seen[name].append(crowd(peers[name], place, count, SECONDS))
+                seen[name].append(crowd(peers[name], place, count, limits))
             except RuntimeError as error:
                 left_out[name] = str(error)
-    ours = seen[next(iter(peers))]
+    first = seen[next(iter(peers))]
     return [
         Row(name, peer.settings, left_out=left_out[name])
         if name in left_out
-        else figures(Row(name, peer.settings), seen[name], ours)
+        else figures(Row(name, peer.settings), seen[name], first)
         for name, peer in peers.items()
     ]
 
@@ -182,10 +208,10 @@ def compare(peers: dict[str, LockPeer], place: Any, count: int, plan: Plan) -> l
 def figures(row: Row, blocks: list[Crowded], ours: list[Crowded]) -> Row:
     members = [member for block in blocks for member in block.members]
     turns = max(sum(member.turns for member in members), 1)
-    row.rate = quartiles([block.turns / block.seconds for block in blocks])
+    row.rate = quartiles([block.rate for block in blocks])
     if all(block.turns for block in blocks) and len(ours) == len(blocks):
         pairs = zip(ours, blocks, strict=True)
-        row.ratio = quartiles([one.turns / other.turns for one, other in pairs])
+        row.ratio = quartiles([one.rate / other.rate for one, other in pairs])
     row.client = sum(member.processor for member in members) / turns * 1e6
     row.server = sum(block.server for block in blocks) / turns * 1e6
     handovers = sorted(time for member in members for time in member.handovers)
@@ -202,6 +228,7 @@ def figures(row: Row, blocks: list[Crowded], ours: list[Crowded]) -> Row:
 
 
 def measure(plan: Plan) -> Iterator[Table]:
+    warnings.simplefilter("ignore")  # those of the peers' libraries
     for name in LOADED:
         with suppress(ImportError):
             import_module(name)
@@ -213,18 +240,18 @@ def measure(plan: Plan) -> Iterator[Table]:
 
 def of_kind(kind: str, where: Any, plan: Plan) -> Iterator[Table]:
     peers = {name: peer for name, peer in LOCK_PEERS[kind].items() if peer.waits}
-    ours = {"distlock": OURS}
+    first = ours(plan)
     if kind in ("PostgreSQL", "MariaDB"):
         peers["by hand"] = _BY_HAND
     if kind == "Redis":
         from benchmarks.servers import place
 
         make = partial(_on, where)
-        ours = {"distlock": LockPeer(make, "on PostgreSQL")}
+        first = {"distlock": LockPeer(make, "on PostgreSQL")}
         with place("Redis") as redis:
-            yield from _counts(kind, ours | peers, redis, plan)
+            yield from _counts(kind, first | peers, redis, plan)
         return
-    yield from _counts(kind, ours | peers, where, plan)
+    yield from _counts(kind, first | peers, where, plan)
 
 
 def _on(durable: Any, _: Any) -> Any:
@@ -232,8 +259,9 @@ def _on(durable: Any, _: Any) -> Any:
 
 
 def _counts(kind: str, peers: dict[str, LockPeer], where: Any, plan: Plan) -> Iterator[Table]:
-    for count in [8] if plan.quick else COUNTS:
-        rows = compare(peers, where, count, plan)
+    counts = COUNTS[:3] if kind == "Redis" else COUNTS
+    for count in [8] if plan.quick else counts:
+        rows = compare(peers, where, count, plan, Limits(SECONDS / (1 + plan.quick)))
         if kind == "Redis":
             rows[0].server = None
         yield Table(f"{kind}: {count} processes contend for one lock", "turns", rows)

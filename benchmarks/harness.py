@@ -45,13 +45,15 @@ class Side:
     """A name, what connects and yields a cycle, and the settings of a peer, for the page.
 
     ``make(server)`` runs in a process of its own. It may yield an object with a method
-    ``run(seconds)`` in place of a cycle, as for a peer that is not written in Python.
+    ``run(seconds)`` in place of a cycle, as for a peer that is not written in Python. A cycle does
+    so many ``items``.
     """
 
     name: str
     make: Callable[[Any], AbstractContextManager[Any]]
     settings: str = ""
     warm_up: float = 0.3
+    items: int = 1
 
 
 @dataclass
@@ -85,11 +87,12 @@ class Table:
 
 
 class Plan(NamedTuple):
-    """How much is measured."""
+    """How much is measured; ``against`` is another working tree whose distlock takes part."""
 
     quick: bool = False
     rounds: int = 21
     seconds: float = 0.2
+    against: str = ""
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -130,21 +133,21 @@ def block(cycle: Cycle, seconds: float) -> Block:
 class Worker:
     """A process that runs one side when it is asked to; ``left_out`` is why it cannot."""
 
-    def __init__(self, side: Side, server: Any) -> None:
-        self.side, self.left_out = side, ""
+    def __init__(self, side: Side, server: Any, limit: float = LIMIT) -> None:
+        self.side, self.left_out, self._limit = side, "", limit
         self._pipe, there = processes.Pipe()
         self._process = processes.Process(target=self._serve, args=(server, there))
         self._process.start()
         there.close()
         self.left_out = self._receive()
 
-    def warm_up(self) -> bool:
-        """Tell whether the side works; ``left_out`` is what it raised if it does not."""
+    def try_run(self, seconds: float) -> Block | None:
+        """Run a block; ``left_out`` is what the side raised if it does not work."""
         try:
-            return not self.left_out and bool(self.run(self.side.warm_up))
+            return None if self.left_out else self.run(seconds)
         except RuntimeError as error:
             self.left_out = str(error)
-            return False
+            return None
 
     def run(self, seconds: float) -> Block:
         """Run a block; RuntimeError if the process fails."""
@@ -169,9 +172,9 @@ class Worker:
 
     def _receive(self) -> Any:
         try:
-            if not self._pipe.poll(LIMIT):
+            if not self._pipe.poll(self._limit):
                 self._process.kill()
-                return f"it did not answer within {LIMIT:g} s"
+                return f"it did not answer within {self._limit:g} s"
             return self._pipe.recv()
         except EOFError:
             return "its process has ended"
@@ -212,14 +215,16 @@ def working(sides: Iterable[Side], server: Any) -> Iterator[list[Worker]]:
 def turns(sides: Sequence[Side], server: Any, plan: Plan) -> list[Row]:
     """Measure all sides in turns, each in one process; the ratios are the first one's to each."""
     with working(sides, server) as workers:
-        able = [worker for worker in workers if worker.warm_up()]
+        able = [worker for worker in workers if worker.try_run(worker.side.warm_up)]
         seen: dict[str, list[Block]] = {worker.side.name: [] for worker in able}
         served = dict.fromkeys(seen, 0.0)
         for number in range(plan.rounds):
             for worker in alternated(able, number):
                 before = server.processor()
-                seen[worker.side.name].append(worker.run(plan.seconds))
+                if not worker.left_out and (done := worker.try_run(plan.seconds)):
+                    seen[worker.side.name].append(done)
                 served[worker.side.name] += server.processor() - before
+        able = [worker for worker in able if not worker.left_out]
         counted = {worker.side.name: requests_of(worker, server) for worker in able}
     rows = []
     for worker in workers:
@@ -228,9 +233,12 @@ def turns(sides: Sequence[Side], server: Any, plan: Plan) -> list[Row]:
         if not row.left_out:
             blocks = seen[side.name]
             cycles = sum(each.cycles for each in blocks)
-            row.rate = quartiles([each.cycles / each.seconds for each in blocks])
-            if sides[0].name in seen:
-                row.ratio = ratios(seen[sides[0].name], blocks)
+            cycles *= side.items
+            row.rate = quartiles([each.cycles * side.items / each.seconds for each in blocks])
+            if not workers[0].left_out:
+                found = ratios(seen[sides[0].name], blocks)
+                weight = sides[0].items / side.items
+                row.ratio = found and tuple(each * weight for each in found)  # type: ignore
             row.client = sum(each.processor for each in blocks) / cycles * 1e6
             row.server = served[side.name] / cycles * 1e6 if server.pids() else None
             row.requests = counted[side.name]
@@ -265,4 +273,4 @@ def requests_of(worker: Worker, server: Any) -> float | None:
         idle = count() - start  # what the question itself adds
         before = count()
         worker.ask("count", COUNTED)
-        return max(count() - before - idle, 0) / COUNTED
+        return max(count() - before - idle, 0) / COUNTED / worker.side.items

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ class LockPeer(NamedTuple):
     reentrant: bool = False
     waits: bool = True
     apps: tuple[str, ...] = ()
+    #: how many may be inside at once; a crowd is watched for more
+    exclusive: bool = True
 
 
 def of_objects(lock: Any, *, fresh: Callable[[], Any] | None = None, **without: Any) -> Peer:
@@ -75,6 +78,14 @@ def distlock(place: Any) -> Iterator[Peer]:
 
     yield Peer(partial(Lock, NAME), attempt)
     locks.close_all()
+
+
+@contextmanager
+def distlock_of(place: Any, folder: str) -> Iterator[Peer]:
+    """The distlock of another working tree; this process must not have imported one before."""
+    sys.path.insert(0, folder)
+    with distlock(place) as peer:
+        yield peer
 
 
 @contextmanager

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from benchmarks import bare
 from benchmarks.harness import Plan, Row, Side, Table, Worker, turns
-from benchmarks.lock_peers import LOCK_PEERS, LockPeer, curator, distlock
+from benchmarks.lock_peers import LOCK_PEERS, LockPeer, curator, distlock, distlock_of
 from benchmarks.servers import place
 
 KINDS = ["PostgreSQL", "MariaDB", "SQLite", "ZooKeeper", "etcd", "Redis", "one machine"]
 #: What a quick run leaves out.
 SLOW = ["Redis", "one machine"]
 OURS = LockPeer(distlock, "the defaults", reentrant=True)
+
+
+def ours(plan: Plan) -> dict[str, LockPeer]:
+    """Return this distlock, and that of another working tree if it is to be compared."""
+    found = {"distlock": OURS}
+    if plan.against:
+        make = partial(distlock_of, folder=plan.against)
+        found["distlock, other tree"] = OURS._replace(make=make, settings=f"`{plan.against}`")
+    return found
+
+
 _UNIT = "cycles"
 _SQL = [
     Side("INSERT + DELETE", bare.insert_and_delete, "a row with a unique name, over the driver"),
@@ -103,10 +115,10 @@ def busy(name: str, peer: LockPeer) -> Side:
 
 
 def sides(
-    kind: str, as_side: Callable[[str, LockPeer], Side], reentrant: bool = False
+    kind: str, as_side: Callable[[str, LockPeer], Side], plan: Plan, reentrant: bool = False
 ) -> list[Side]:
     """Return distlock and the peers of a kind of server, each as one side of a case."""
-    peers = {"distlock": OURS, **LOCK_PEERS.get(kind, {})}
+    peers = ours(plan) | LOCK_PEERS.get(kind, {})
     return [as_side(name, peer) for name, peer in peers.items() if peer.reentrant or not reentrant]
 
 
@@ -124,7 +136,7 @@ def installed(apps: list[str]) -> list[str]:
     """Return those that can be imported."""
     from importlib.util import find_spec
 
-    return [app for app in apps if find_spec(app)]
+    return [app for app in apps if find_spec(app.partition(".")[0])]
 
 
 def measure(plan: Plan) -> Iterator[Table]:
@@ -135,17 +147,17 @@ def measure(plan: Plan) -> Iterator[Table]:
             yield in_memory(plan)
             continue
         with prepared(kind) as where:
-            compared = [*sides(kind, uncontended), *BARE.get(kind, [])]
+            compared = [*sides(kind, uncontended, plan), *BARE.get(kind, [])]
             if kind == "ZooKeeper":
                 note = "`InterProcessMutex`, one object; Java"
                 compared.append(Side("Curator", curator, note, warm_up=1.0))
             rows = turns(compared, where, plan)
             yield Table(f"{kind}: nobody else wants the lock", _UNIT, rows)
             if not plan.quick and kind in ("PostgreSQL", "MariaDB", "ZooKeeper"):
-                rows = turns(sides(kind, again, reentrant=True), where, plan)
+                rows = turns(sides(kind, again, plan, reentrant=True), where, plan)
                 yield Table(f"{kind}: its owner takes it again", _UNIT, rows, plot="")
-            if not plan.quick or kind == "PostgreSQL":
-                rows = turns(sides(kind, busy), where, plan)
+            if not plan.quick:
+                rows = turns(sides(kind, busy, plan), where, plan)
                 yield Table(f"{kind}: a try while another process holds it", "tries", rows)
 
 
@@ -156,8 +168,8 @@ def in_memory(plan: Plan) -> Table:
         def on_postgresql(_: Any) -> Any:
             return OURS.make(durable)
 
-        ours = LockPeer(on_postgresql, "on PostgreSQL")
-        compared = [uncontended("distlock", ours)]
+        durably = LockPeer(on_postgresql, "on PostgreSQL")
+        compared = [uncontended("distlock", durably)]
         compared += [uncontended(name, peer) for name, peer in LOCK_PEERS["Redis"].items()]
         rows: list[Row] = turns(compared, where, plan)
         rows[0].server = rows[0].requests = None  # those of Redis are not its own
