@@ -94,7 +94,7 @@ def test_a_lock_has_been_held_for_two_hours_and_forty_wait_for_it(use, mariadb, 
         )
         for _ in range(4):
             child(incidents.wait_in_threads, "default", "report", 10).line()
-        eventually(lambda: locks["default"].inspect("report").waiting == 40)
+        eventually(lambda: Lock("report").info().waiting == 40)
         to_locks(admin)
         admin.get_by_role("link", name="Held for").click()
         oldest = rows(admin).first
