@@ -33,7 +33,7 @@ help:
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
 	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"
 	@echo "make bench      measure distlock beside its peers, at most an hour, into docs/performance.md;"
-	@echo "                QUICK=1 less than three minutes, ARGS=\"locks --resume\" some parts, or those that are missing"
+	@echo "                QUICK=1 about three minutes, ARGS=\"locks --resume\" some parts, or those that are missing"
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make docs       build the site of the documentation in build/docs/"
 	@echo "make build      build the wheel and the source distribution and check what is in them"

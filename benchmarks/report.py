@@ -165,6 +165,7 @@ def publish(results: dict[str, Any], page: Path = PAGE, pictures: Path = PICTURE
     def filled(match: re.Match[str]) -> str:
         name = match[1]
         body = [about(results)] if name == "about" else list(sections(results, [name]))
+        body = body or [f"This run did not include this part: `python -m benchmarks {name}`."]
         return "\n\n".join([f"<!-- {name} -->", *body, "<!-- end -->"])
 
     text = page.read_text()
