@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
+from heapq import merge
+from itertools import islice
 from queue import Full
 from typing import Any, TypeVar
 
@@ -17,6 +19,7 @@ from django.core.management.base import CommandParser
 
 from distlock import fan_out
 from distlock.backends.base import BaseBackend
+from distlock.commands import output
 from distlock.commands.exit_codes import BUSY, FAILED, NOT_HELD, USAGE, fail
 from distlock.commands.output import escaped, quiet_drivers
 from distlock.concurrency.clock import clock
@@ -197,6 +200,17 @@ class Backends:
         All are asked at once, each on another thread. One from which nothing is heard for
         ``fan_out.TIMEOUT`` seconds fails. ``again``: of one that was silent before, much sooner.
         """
+        answers = self._ask(self.aliases, question, again=again)
+        return [part for answer in answers.values() for part in answer]
+
+    def _ask(
+        self,
+        aliases: Iterable[str],
+        question: Callable[[BaseBackend], Iterable[T]],
+        *,
+        again: bool = False,
+    ) -> dict[str, list[T]]:
+        """See ask(); return the answers by alias."""
         refuse_reentry()
         heard: dict[str, float] = {}
 
@@ -207,13 +221,40 @@ class Backends:
                 heard[backend.alias] = clock()
             return found
 
-        aliases = [alias for alias in self.aliases if alias not in self.failures]
+        aliases = [alias for alias in aliases if alias not in self.failures]
         answers = call_backends(aliases, collect, wait_for_silent=not again, heard=heard)
         for alias, answer in answers.items():
             if answer.problem:
                 silent = f"no answer within {fan_out.TIMEOUT:g} seconds"
                 self.failures[alias] = silent if answer.silent else answer.problem
-        return [part for answer in answers.values() for part in answer.value or ()]
+        return {alias: answer.value or [] for alias, answer in answers.items()}
+
+    def stream(
+        self, question: Callable[[BaseBackend], Iterable[T]], key: Callable[[T], Any]
+    ) -> Iterator[T]:
+        """Return what the backends answer, each sorted by ``key``, merged; see ask().
+
+        The next answers are asked for when those before them have been used. So the first ones can
+        be printed at once, and there may be more of them than fit into the memory. One that fails
+        has perhaps answered some.
+        """
+        begun: dict[str, Iterator[T]] = {}
+
+        def some(backend: BaseBackend) -> Iterator[T]:
+            if backend.alias not in begun:
+                begun[backend.alias] = iter(question(backend))
+            return islice(begun[backend.alias], output.AT_ONCE)
+
+        first = self._ask(self.aliases, some)
+
+        def answers(alias: str) -> Iterator[T]:
+            part = first.pop(alias)
+            while part:
+                yield from part
+                full = len(part) == output.AT_ONCE
+                part = self._ask([alias], some).get(alias, []) if full else []
+
+        return merge(*map(answers, list(first)), key=key)
 
     def work(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:
         """Yield what the backends answer, one after the other, for as long as each one takes."""

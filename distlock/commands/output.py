@@ -15,10 +15,11 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from itertools import pairwise, zip_longest
+from functools import partial
+from itertools import chain, islice, pairwise, repeat
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -38,6 +39,9 @@ NOTHING = "-"
 #: Names of colours of Django's commands.
 HEADING, ALARM, WARNING = "MIGRATE_HEADING", "ERROR", "WARNING"
 
+#: Rows whose cells decide how wide the columns are where nothing is cut. The next ones are written
+#: as they come.
+AT_ONCE = 1000
 #: Where nothing is cut, a longer cell does not widen its column, but only its own line.
 WIDEST = 48
 #: Columns of the terminal that long cells keep, before a whole column is left out.
@@ -120,7 +124,7 @@ def write_table(
     rows: Iterable[Row],
     *,
     optional: Sequence[str] | None = None,
-    colours: Sequence[str] = (),
+    colours: Iterable[str] = (),
     nothing: str = "",
 ) -> None:
     """Write a table for people; if it has no rows only ``nothing``, as an error.
@@ -130,10 +134,14 @@ def write_table(
     """
     if optional is None:
         optional = heading[:1:-1]
-    lines = table_lines(heading, rows, width(command), optional)
-    for line, colour in zip_longest(lines, (HEADING, *colours)[: len(lines)], fillvalue=""):
+    lines: Iterable[str] = iter_lines(heading, rows)
+    if (columns := width(command)) is not None:
+        lines = table_lines(heading, rows, columns, optional)
+    empty = True
+    for line, colour in zip(lines, chain((HEADING,), colours, repeat("")), strict=False):
         command.stdout.write(paint(command, line, colour))
-    if nothing and not lines:
+        empty = False
+    if nothing and empty:
         command.stderr.write(nothing)
 
 
@@ -186,12 +194,12 @@ def table_lines(
     leave too little of them, columns with the headings ``optional`` are left out, first those that
     say the same in each row, then from the first heading on. None is for no terminal.
     """
+    if width is None:
+        return list(iter_lines(heading, rows))
     table = [heading, *rows]
     if len(table) == 1:
         return []
     columns = list(zip(*(map(as_text, row) for row in table), strict=True))
-    if width is None:
-        return _aligned(columns, WIDEST)
     spare = sorted(
         (each for each in columns if each[0] in optional),
         key=lambda each: (len(set(each[1:])) > 1, optional.index(each[0])),
@@ -202,7 +210,22 @@ def table_lines(
     shown = [
         [cut(each, most, middle=column is columns[0]) for each in column] for column in columns
     ]
-    return [cut(line, width) for line in _aligned(shown, width)]
+    widths = _widths(shown, width)
+    return [cut(_aligned(row, widths), width) for row in zip(*shown, strict=True)]
+
+
+def iter_lines(heading: Row, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield what table_lines() returns where there is no terminal, as the rows come.
+
+    Rows after the first ones do not widen a column.
+    """
+    rows = iter(rows)
+    first = [tuple(map(as_text, row)) for row in (heading, *islice(rows, AT_ONCE))]
+    if len(first) == 1:
+        return
+    widths = _widths(list(zip(*first, strict=True)), WIDEST)
+    for row in chain(first, (tuple(map(as_text, row)) for row in rows)):
+        yield _aligned(row, widths)
 
 
 def _longest_cell(columns: Sequence[Sequence[str]], width: int) -> int:
@@ -215,19 +238,44 @@ def _longest_cell(columns: Sequence[Sequence[str]], width: int) -> int:
     return next(fitting, 1)
 
 
-def _aligned(columns: Sequence[Sequence[str]], widest: int) -> list[str]:
-    *padded, last = columns
-    widths = [min(max(map(cells, column)), widest) for column in padded]
-    lines = []
-    for *row, end in zip(*padded, last, strict=True):
-        gaps = [" " * max(width - cells(each), 0) for each, width in zip(row, widths, strict=True)]
-        lines.append(GAP.join([*map(str.__add__, row, gaps), end]).rstrip())
-    return lines
+def _widths(columns: Sequence[Sequence[str]], widest: int) -> list[int]:
+    """Return how wide columns are. The last one needs no width: nothing stands behind it."""
+    return [min(max(map(cells, column)), widest) for column in columns[:-1]]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        each + " " * max(width - cells(each), 0)
+        for each, width in zip(row[:-1], widths, strict=True)
+    ]
+    return GAP.join([*padded, row[-1]]).rstrip()
 
 
 def write_json(command: BaseCommand, document: object) -> None:
     """Write JSON. All but ASCII is escaped, so that names are exact on any terminal."""
-    command.stdout.write(json.dumps(plain(document), indent=1))
+    command.stdout.write(_json(document))
+
+
+def write_json_list(
+    command: BaseCommand, key: str, entries: Iterable[object], rest: Mapping[str, object]
+) -> None:
+    """Write what write_json() writes of ``{key: entries, **rest}``, each entry as it comes.
+
+    ``rest`` is read after the last one.
+    """
+    write, between = partial(command.stdout.write, ending=""), ""
+    write(f'{{\n "{key}": [')
+    for entry in entries:
+        write(f"{between}\n  " + _json(entry).replace("\n", "\n  "))
+        between = ","
+    write("\n ]" if between else "]")
+    for name, value in rest.items():
+        write(f',\n "{name}": ' + _json(value).replace("\n", "\n "))
+    command.stdout.write("\n}")
+
+
+def _json(document: object) -> str:
+    return json.dumps(plain(document), indent=1)
 
 
 def plain(value: object) -> Any:

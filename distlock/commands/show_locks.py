@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from heapq import merge
+from itertools import starmap, tee
 from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand
@@ -23,7 +26,7 @@ from distlock.commands.output import duration, escaped, moment, owner
 from distlock.commands.verbs import Verb
 from distlock.exceptions import NotSupported
 from distlock.recipes.recipe import names_of
-from distlock.records.shared_backend import SHARED_KINDS, every_kind, part_of
+from distlock.records.shared_backend import SHARED_KINDS, every_kind, part_of, shared_locks
 from distlock.registry import BY_KIND
 from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
@@ -64,12 +67,18 @@ def _list(
     def wanted(info: LockInfo) -> bool:
         return kind in (None, info.kind) and not states.isdisjoint((info.state, status_of(info)))
 
-    backends = Backends(using)
-    found = backends.ask(lambda backend: filter(wanted, locks_in_use(backend, prefix)))
-    found.sort(key=ORDERS[options["sort"]])
+    def in_use(backend: BaseBackend) -> Iterator[LockInfo]:
+        return filter(wanted, locks_in_use(backend, prefix))
+
+    backends, order = Backends(using), options["sort"]
+    found = (
+        backends.stream(in_use, ORDERS[order])
+        if order == "name"
+        else iter(sorted(backends.ask(in_use), key=ORDERS[order]))
+    )
     if json:
-        entries = [output.json_entry(info) for info in found]
-        output.write_json(command, {"locks": entries, "unavailable": backends.failures})
+        rest = {"unavailable": backends.failures}
+        output.write_json_list(command, "locks", map(output.json_entry, found), rest)
     else:
         rows, colours = rows_of(found)
         nothing = "" if backends.failures else "No locks."
@@ -80,13 +89,16 @@ def _list(
 
 
 def locks_in_use(backend: BaseBackend, prefix: str = "") -> Iterator[LockInfo]:
-    """Return the locks of all kinds that are held, or whose lease ended without release."""
+    """Return, by name, the locks of all kinds that are held, or whose lease ended unreleased."""
     crowds: Crowds | None = None
-    for part in every_kind(backend):
-        for info in part.list(prefix):
-            if info.state is not State.FREE:
-                crowds = crowds or Crowds.read(backend, manager().queue)
-                yield crowds.added_to(info)
+    parts: list[Iterable[LockInfo]] = [backend.list(prefix)]
+    with suppress(NotSupported):  # it keeps nothing but locks
+        shared = shared_locks(backend)
+        parts += [shared.list(prefix, kinds=[kind]) for kind in SHARED_KINDS]
+    for info in merge(*parts, key=ORDERS["name"]):
+        if info.state is not State.FREE:
+            crowds = crowds or Crowds.read(backend, manager().queue)
+            yield crowds.added_to(info)
 
 
 def waiting(info: LockInfo) -> int:
@@ -94,12 +106,12 @@ def waiting(info: LockInfo) -> int:
     return info.waiting or 0
 
 
-def rows_of(infos: Iterable[LockInfo]) -> tuple[list[output.Row], list[str]]:
+def rows_of(infos: Iterable[LockInfo]) -> tuple[Iterator[output.Row], Iterator[str]]:
     """Return a row for each of those who hold the locks, and the colours of these rows."""
-    holds = [(info, holder) for info in infos for holder in info.holders]
-    states = [status_of(info.of(holder)) for info, holder in holds]
-    rows = [_row(*hold, state) for hold, state in zip(holds, states, strict=True)]
-    return rows, [COLOURS.get(state, "") for state in states]
+    holds = ((info, holder) for info in infos for holder in info.holders)
+    shown = ((info, holder, status_of(info.of(holder))) for info, holder in holds)
+    of_rows, of_colours = tee(shown)
+    return starmap(_row, of_rows), (COLOURS.get(state, "") for *_, state in of_colours)
 
 
 def _row(info: LockInfo, holder: Holder, state: DisplayStatus) -> output.Row:

@@ -282,9 +282,14 @@ class SharedBackend(BaseBackend):
         """See BaseBackend.inspect()."""
         return Seats(read(self._store, name, deadline)).info(self.alias)
 
-    def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
+    def list(
+        self,
+        prefix: str = "",
+        deadline: float | None = None,
+        kinds: Sequence[Kind] = SHARED_KINDS,
+    ) -> Iterator[LockInfo]:
         """Return, by kind and name, what is held or waited for under names that begin so."""
-        for kind in SHARED_KINDS:
+        for kind in kinds:
             beginning = LockKey(self.alias, kind, prefix).directory
             found = [*self._store.directories(beginning, deadline)]
             for _, info in together(found, partial(self.inspect, deadline=deadline)):

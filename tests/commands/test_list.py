@@ -12,7 +12,7 @@ from datetime import datetime
 import pytest
 from django.db import connections
 
-from distlock import Lock
+from distlock import Lock, LockUnavailable
 from distlock.commands import output
 from distlock.conf import locks
 from distlock.models import DatabaseLock
@@ -288,3 +288,41 @@ class TestHundredThousandLocks:
         assert names == [f"x{number}" for number in range(100_000, 200_000)]
         listing = child(manage_for_nobody, "locks", "list")
         assert (listing.wait(timeout=100), listing.errors) == (0, "")
+
+
+class TestMoreThanIsReadAtOnce:
+    @pytest.fixture(autouse=True)
+    def few_at_once(self, monkeypatch):
+        monkeypatch.setattr(output, "AT_ONCE", 2)
+
+    def test_is_the_same_json(self, run, taken, local):
+        names = ["a", "b", "c", "d", "e"]
+        taken(*names)
+        text = run("list", "--json").out
+        document = json.loads(text)
+        assert [lock["name"] for lock in document["locks"]] == names
+        assert document["unavailable"] == {}
+        assert text == json.dumps(document, indent=1) + "\n"
+
+    def test_is_in_the_order_of_names_whichever_backend_has_them(self, run, settings):
+        one = {"BACKEND": "distlock.backends.local.LocalBackend"}
+        settings.DISTLOCK = {"default": one, "other": one}
+        for number, alias in enumerate(["default", "other"] * 4):
+            Lock(f"n{number}", using=alias, lease=600).acquire()
+        document = json.loads(run("list", "--json").out)
+        assert [lock["name"] for lock in document["locks"]] == [f"n{each}" for each in range(8)]
+
+    def test_tells_what_failed_after_it_had_answered_some(self, run, taken, local, monkeypatch):
+        taken("a", "b", "c", "d", "e")
+        found = local.list()
+
+        def failing(prefix="", deadline=None):
+            yield from found[:3]
+            raise LockUnavailable("gone")
+
+        monkeypatch.setattr(local, "list", failing)
+        done = run("list", "--json")
+        document = json.loads(done.out)
+        assert [lock["name"] for lock in document["locks"]] == ["a", "b"]
+        assert document["unavailable"] == {"default": "gone"}
+        assert done.code == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distlock.commands.output import GAP, WIDEST, cells, cut, table_lines
+from distlock.commands import output
+from distlock.commands.output import GAP, WIDEST, cells, cut, iter_lines, table_lines
 
 HEADING = ("NAME", "STATE", "OWNER", "NOTE")
 ROWS = [("stock", "held", "web-1:812:MainThread", "-"), ("x" * 564, "held", "web-2:7:A", "-")]
@@ -84,3 +85,20 @@ def test_a_text_is_cut_to_columns_of_the_terminal(text, width, short):
 @pytest.mark.parametrize(("width", "short"), [(7, "abc…xyz"), (6, "abc…yz"), (2, "a…"), (1, "…")])
 def test_a_text_may_keep_both_ends(width, short):
     assert cut("abcdefuvwxyz", width, middle=True) == short
+
+
+def test_a_long_table_is_written_as_its_rows_come(monkeypatch):
+    monkeypatch.setattr(output, "AT_ONCE", 2)
+    read = []
+
+    def rows():
+        for row in [("a", "1"), ("bb", "2"), ("c", "3"), ("dddd", "4"), ("e", "5")]:
+            read.append(row[0])
+            yield row
+
+    lines = iter_lines(("N", "V"), rows())
+    assert [next(lines), next(lines), next(lines)] == ["N   V", "a   1", "bb  2"]
+    assert read == ["a", "bb"]
+    assert next(lines) == "c   3"
+    assert read == ["a", "bb", "c"]
+    assert [*lines] == ["dddd  4", "e   5"]

@@ -73,56 +73,36 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(inner)
 
 
-#: The commands: what the terminal says of each, and where its Verb is; "" if _command() makes it.
-#: Only the one that is used is imported: they import all that a lock needs, and the recipes.
+#: What the terminal says of the commands.
 SUBCOMMANDS = {
-    "list": (
-        "List the locks that are held, and those whose lease ended without being released.",
-        "show_locks.LIST",
-    ),
-    "show": (
-        "Show the holder of a lock, since when, the time left, and the waiters.",
-        "show_locks.SHOW",
-    ),
-    "top": (
-        "Show problems, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
-        " a terminal, or with --once or --json, it is printed once.",
-        "monitoring.TOP",
-    ),
-    "release": (
-        "Break the hold of a lock that has this token, and only that one;"
-        " or free the queueing lock of a Celery task. Asks first.",
-        "change_locks.RELEASE",
-    ),
-    "resize": (
-        "Change the number of seats of a semaphore for all. No holder is evicted. A process that"
-        " gives another number gets an error while others use it; when nobody does, the next"
-        ' number that is given applies. So use this with code that gives no number, or "agreed".'
-        " A name that is not in use, and has no number, counts as a mistake unless --create is"
-        " given.",
-        "change_locks.RESIZE",
-    ),
-    "run": (
-        "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When"
-        " the lock cannot be kept, the program and all processes that it started are ended before"
-        " another owner can acquire it.",
-        "run_program.RUN",
-    ),
-    "sweep": (
-        "Free the locks whose lease ended without being released, and remove the rows of locks that"
-        " have been free for long. Never touches a hold whose lease still runs.",
-        "change_locks.SWEEP",
-    ),
-    "ping": (
-        "Ask each backend whether it answers, all at once. Nothing is taken or written. With"
-        " --leads also ask whether a process of this host leads an election.",
-        "monitoring.PING",
-    ),
-    **{entry.kind.value: (entry.help, "") for entry in ENTRIES},
-    "completion": (
-        "Print the script with which a shell completes verbs, options and aliases. Needs shtab.",
-        "",
-    ),
+    "list": "List the locks that are held, and those whose lease ended without being released.",
+    "show": "Show the holder of a lock, since when, the time left, and the waiters.",
+    "top": "Show problems, and then the locks by waiters and age, live; q or Ctrl-C ends it."
+    " Without a terminal, or with --once or --json, it is printed once.",
+    "release": "Break the hold of a lock that has this token, and only that one; or free the"
+    " queueing lock of a Celery task. Asks first.",
+    "resize": "Change the number of seats of a semaphore for all. No holder is evicted. A process"
+    " that gives another number gets an error while others use it; when nobody does, the next"
+    ' number that is given applies. So use this with code that gives no number, or "agreed". A'
+    " name that is not in use, and has no number, counts as a mistake unless --create is given.",
+    "run": "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it."
+    " When the lock cannot be kept, the program and all processes that it started are ended before"
+    " another owner can acquire it.",
+    "sweep": "Free the locks whose lease ended without being released, and remove the rows of"
+    " locks that have been free for long. Never touches a hold whose lease still runs.",
+    "ping": "Ask each backend whether it answers, all at once. Nothing is taken or written. With"
+    " --leads also ask whether a process of this host leads an election.",
+    **{entry.kind.value: entry.help for entry in ENTRIES},
+    "completion": "Print the script with which a shell completes verbs, options and aliases. Needs"
+    " shtab.",
+}
+#: Where the Verbs of some are. Only the command that is used is imported: each of them needs all
+#: that a lock needs, and the recipes.
+_MODULES = {
+    **dict.fromkeys(("list", "show"), "show_locks"),
+    **dict.fromkeys(("top", "ping"), "monitoring"),
+    **dict.fromkeys(("release", "resize", "sweep"), "change_locks"),
+    "run": "run_program",
 }
 
 
@@ -132,8 +112,8 @@ def _command(name: str) -> Any:
 
     if name in BY_KIND:
         return verbs.RecipeCommand(BY_KIND[Kind(name)])
-    if path := SUBCOMMANDS[name][1]:
-        return import_string(f"distlock.commands.{path}")
+    if module := _MODULES.get(name):
+        return import_string(f"distlock.commands.{module}.{name.upper()}")
     shell = "The shell that reads the script."
     return verbs.Verb(_complete, (arguments.option("shell", shell, choices=tuple(SHELLS)),))
 
@@ -181,7 +161,7 @@ class Command(BaseCommand):
         parsers = parser.add_subparsers(
             dest="subcommand", required=True, metavar="COMMAND", parser_class=_LateParser
         )
-        for name, (text, _) in SUBCOMMANDS.items():
+        for name, text in SUBCOMMANDS.items():
             add = partial(_add_command, name, parser)
             parsers.add_parser(name, help=text, description=text, add=add)
 
