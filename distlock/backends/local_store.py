@@ -109,7 +109,7 @@ class LocalStore(RecordStore):
             revision = self._apply(directory, changes, conditions)
         if revision is not None:
             self._wake(directory, {change.key for change in changes})
-            self.tell_observers(directory, revision)
+            self._tell_observers(directory, revision)
         return revision
 
     def _apply(

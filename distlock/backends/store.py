@@ -328,7 +328,7 @@ class RecordStore(ABC):
         ended.
         """
 
-    def tell_observers(self, directory: str, revision: int) -> None:
+    def _tell_observers(self, directory: str, revision: int) -> None:
         """Say that apply() has made a change."""
         for observer in tuple(observers):
             observer(self, directory, revision)

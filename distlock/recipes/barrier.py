@@ -272,7 +272,7 @@ class BaseBarrier(Recipe):
             else:
                 # The last one says so by letting all pass, after its action: no other one can.
                 if is_party and token not in now.ready and not (is_last and action):
-                    yield from self._say_ready(party, now.snapshot, deadline)
+                    yield from self._say_ready(party, deadline)
                 key = None if is_last or token == now.arrived[0] else GENERATION
                 yield from self._wait_for_change(now.snapshot, deadline, key)
                 continue
@@ -285,9 +285,9 @@ class BaseBarrier(Recipe):
             self._give_up(party, error)
             raise
 
-    def _say_ready(self, party: Membership, found: Snapshot, deadline: float | None) -> Steps[None]:
+    def _say_ready(self, party: Membership, deadline: float | None) -> Steps[None]:
         with suppress(LockUnavailable, LockLost):  # the next look tells
-            yield from party.updating({"ready": True}, deadline=deadline, found=found)
+            yield from party.updating({"ready": True}, deadline=deadline)
 
     def _say(self, plan: Plan, deadline: float | None) -> Steps[None]:
         """Make a change; if others were faster, the next look tells."""

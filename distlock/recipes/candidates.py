@@ -8,9 +8,9 @@ The directory of an election has
   "appointed", else by the token of its record), and which term is to end. It is there before the
   first candidate, so that all of them can watch it.
 - ``history``: the last terms. A new holder of the lock writes its term here before it leads.
-- ``ended``: why and when the last one has ended. Who leaves writes that without having read the
-  others. The next change of the history takes it in; of a term that has ended otherwise it says
-  nothing.
+- ``ended``: why and when the last one has ended. A leader that leaves writes it without having read
+  the others. The next change of the history takes it in. It counts only for a term that is in the
+  history and has not ended there.
 """
 
 from __future__ import annotations

@@ -117,17 +117,11 @@ class Membership:
         return (yield from joining_all([self], deadline, lost=lost))
 
     def updating(
-        self,
-        data: Mapping[str, Any],
-        plan: Plan = NOTHING,
-        deadline: float | None = None,
-        *,
-        found: Snapshot | None = None,
+        self, data: Mapping[str, Any], plan: Plan = NOTHING, deadline: float | None = None
     ) -> Steps[int | None]:
         """Change what the record says, and do what is planned with it; return the revision.
 
-        None, and nothing is changed, if it is gone or a condition failed. ``found``: the record as
-        the caller has read it, if that was after the last update.
+        None, and nothing is changed, if it is gone or a condition failed.
 
         An earlier update whose answer was lost, and which comes late, changes nothing any more.
         Raises LockNotHeld or LockLost.
@@ -145,8 +139,7 @@ class Membership:
             return Plan([put, *plan.changes], [Exists(key, tried), *plan.conditions])
 
         try:
-            change = self.recipe._change(decide, deadline, keys=[key], found=found)
-            return (yield change).revision  # type: ignore[no-any-return]
+            return (yield self.recipe._change(decide, deadline, keys=[key])).revision  # type: ignore[no-any-return]
         except SessionEnded:
             return None
 

@@ -120,12 +120,16 @@ class Recipe:
     ) -> Call:
         """Return the step that changes the directory by a plan; its result is a Done.
 
-        With ``keys`` only these records are read for it. For ``found`` see RecipeRecords.change().
+        With ``keys`` only these records are read for it. The first plan is made of what the caller
+        has ``found``, and must have conditions for all that it depends on.
         """
-        read = None if keys is None else partial(self._store.look, self._directory, keys)
-        change = partial(
-            self._backend.records.change, self._directory, decide, read=read, found=found
-        )
+        directory, first = self._directory, [found] if found else []
+        ask = partial(self._store.look, keys=keys) if keys else self._store.read
+
+        def read(deadline: float | None) -> Snapshot:
+            return first.pop() if first else ask(directory, deadline=deadline)
+
+        change = partial(self._backend.records.change, directory, decide, read=read)
         return self._ask(change, deadline)
 
     def _change_once(

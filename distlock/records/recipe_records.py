@@ -126,15 +126,12 @@ class RecipeRecords:
         deadline: float | None = None,
         *,
         read: Callable[[float | None], Snapshot] | None = None,
-        found: Snapshot | None = None,
         claims: Sequence[Claim] = (),
         once: bool = False,
     ) -> Done:
         """Read a directory, and do what ``decide`` makes of it, until nobody was faster.
 
         - ``read``: in place of reading the directory; the plan must depend on nothing else.
-        - ``found``: read by the caller, for the first plan; its conditions must be all that it
-          depends on. What is planned without changes counts.
         - ``claims``: of those who are to be members. The first ones get what the plan has for new
           members, the others nothing; without any, nothing is changed. The key of a member is
           held_key() of its claim's nonce; its record has what value_of() says of the claim, and
@@ -149,13 +146,12 @@ class RecipeRecords:
             read = partial(self._store.read, directory)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
-                plan = decide(read(deadline) if found is None else found)
+                plan = decide(read(deadline))
             except Exception as error:
                 if isinstance(error, LockUnavailable):
                     error.maybe_applied = False
                 self._forget(claims)
                 raise
-            found = None
             is_empty = not (plan.members if claims else plan.changes)
             done = None if is_empty else self._carry_out(plan, directory, claims, deadline)
             if done is not None or is_empty or once:

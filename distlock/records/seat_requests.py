@@ -23,6 +23,7 @@ from distlock.backends.store import (
     Renewal,
     Session,
     SessionEnded,
+    Snapshot,
     Unchanged,
 )
 from distlock.concurrency.clock import backoff_until, clock
@@ -165,17 +166,15 @@ class SeatRequests:
 
         ``waits``: whether it has a place in the queue already, as far as is known.
         """
-        directory = claim.key(self._alias).directory
-        look, left_behind, is_new = Look(None), None, not waits
+        directory, look = claim.key(self._alias).directory, Look(None)
+        left_behind, is_new = None, not waits
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 if is_new and (lease := self._take_unread(claim, deadline)):
                     return Look(lease)
-                is_new = False
                 seats = Seats(left_behind or self._store.read(directory, deadline))
-                left_behind = None
-                place = seats.snapshot.records.get(waiting_key(claim.nonce))
-                waits = place is not None
+                is_new, left_behind = False, None
+                waits = (place := seats.snapshot.records.get(waiting_key(claim.nonce))) is not None
                 look = self._taken(seats, claim, passed_over, deadline)
                 if look.lease is not None:
                     return look
@@ -185,10 +184,7 @@ class SeatRequests:
                     if self._join_queue(claim, deadline, place):
                         if place is not None:
                             return look
-                        waits, left_behind = True, self._store.recall(directory)
-                        # That counts if it is what this very change has left behind, or later.
-                        if left_behind and waiting_key(claim.nonce) not in left_behind.records:
-                            left_behind = None
+                        waits, left_behind = True, self._left_behind(claim)
                         continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
@@ -200,10 +196,8 @@ class SeatRequests:
             time.sleep(pause)
         if wait:
             return look
-        raise LockUnavailable(
-            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it before each"
-            f" attempt to take it"
-        )
+        problem = "others changed it before each attempt to take it"
+        raise LockUnavailable(f"{claim.kind} {claim.name!r} on {self._alias!r}: {problem}")
 
     def _taken(
         self,
@@ -228,11 +222,19 @@ class SeatRequests:
         found = self._store.recall(claim.key(self._alias).directory)
         if found is None or held_key(claim.nonce) in found.records:
             return None
-        seats = Seats(found)
-        if (limit := seats.limit) is None or claim.limit not in (None, limit):
+        seats, limit = Seats(found), Seats(found).limit
+        if limit is None or claim.limit not in (None, limit):
             return None
         is_free = seats.turn(claim, limit).granted
         return self._grant(seats, claim, limit, frozenset(), deadline) if is_free else None
+
+    def _left_behind(self, claim: Claim) -> Snapshot | None:
+        """Return what the change has left behind with which a claim has lined up, if it is known.
+
+        It may be later, too, but not earlier: the claim's place is in it.
+        """
+        found = self._store.recall(claim.key(self._alias).directory)
+        return found if found and waiting_key(claim.nonce) in found.records else None
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.

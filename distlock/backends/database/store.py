@@ -167,7 +167,7 @@ class DatabaseStore(RecordStore):
                 notice = ChangeNotice(directory, result.revision, keys)
                 self._watcher.note_change(notice)
                 self._notify([(channel, notice) for channel in result.heard], until)
-                self.tell_observers(directory, result.revision)
+                self._tell_observers(directory, result.revision)
                 return result.revision
             if not result.found and any(isinstance(one, Exists) for one in conditions):
                 return None  # nothing is in it: there need not be a directory to say so

@@ -122,7 +122,7 @@ class EtcdStore(RecordStore):
             raise SessionEnded(f"a session for records of {directory!r} has ended") from error
         if not reply.succeeded:
             return None
-        self.tell_observers(directory, reply.revision)
+        self._tell_observers(directory, reply.revision)
         return reply.revision
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:

@@ -86,12 +86,11 @@ class Applying:
     def _run(self) -> int | None:
         sure = False  # that what was read is not older than this call
         known = self.seen_last.get(self.path)
-        contended = self.seen_last.contended
         seen = known or self._look(sync=False)
-        may_be_refused = known is not None and self.path in contended
+        may_be_refused = known is not None and self.path in self.seen_last.contended
         while True:
-            revision = seen.directory.revision
-            if not all(holds(each, revision, seen.records) for each in self.conditions):
+            now = seen.directory.revision, seen.records
+            if not all(holds(each, *now) for each in self.conditions):
                 if sure:
                     return None
                 sure, seen = True, self._look(sync=True)
@@ -106,14 +105,9 @@ class Applying:
             root = None if seen.directory.stat is not None else self._have_root()
             # If others are likely to have been faster, read in the same round trip.
             reads = self._reads() if may_be_refused else ()
-            reply, *looks = self._send([multi, *reads], bound)
+            before, (reply, *looks) = seen, self._send([multi, *reads], bound)
             if reply.error is None:
-                after = self._after(seen, bound, reply.value[0])
-                self.seen_last.keep(after, self._keys)
-                if after.complete:
-                    contended.discard(self.path)
-                return int(reply.value[0].mzxid)
-            before = seen
+                return self._keep(self._after(seen, bound, reply.value[0]))
             if reply.lost:
                 seen = self._look(sync=True)
                 if not isinstance(reply.error, NotSent):
@@ -128,7 +122,7 @@ class Applying:
                 if seen == before and root is None:  # nobody was faster
                     raise self.client.unavailable("refuses", reply.error)
                 may_be_refused = self._overtaken = True
-                contended.add(self.path)
+                self.seen_last.contended.add(self.path)
             sure = True
 
     def _reads(self) -> list[Any]:
@@ -223,10 +217,17 @@ class Applying:
         # Each change adds one to the version. If others have changed something in between, not all
         # is known.
         complete = stat.version == version + 1 and (seen.complete or directory.stat is None)
-        # What sessions have taken along meanwhile is in these records, and has changed no version.
+        # Records that sessions have taken along meanwhile are in it, and have changed no version.
         exact = directory.stat is None or (seen.exact and stat.pzxid <= directory.revision)
         after = DirectoryNode(self.path, made, self._nonce, stat)
         return DirectoryView(after, records, complete, exact)
+
+    def _keep(self, after: DirectoryView) -> int:
+        """Keep what the change has left behind; return its revision."""
+        self.seen_last.keep(after, self._keys)
+        if after.complete:
+            self.seen_last.contended.discard(self.path)
+        return int(after.directory.stat.mzxid)
 
     def _relies_on_version(self, seen: DirectoryView) -> bool:
         """Return whether another change in between could make this one wrong.

@@ -151,7 +151,7 @@ class ZooKeeperStore(RecordReader):
         path, known = self._path(directory), (self._sessions.alive, self._seen_last)
         revision = Applying(self._client(), path, changes, conditions, *known, deadline).run()
         if revision is not None:
-            self.tell_observers(directory, revision)
+            self._tell_observers(directory, revision)
         return revision
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
