@@ -16,7 +16,7 @@ from django.db import connections
 
 from distlock import Lock
 from distlock.backends.database import DatabaseBackend
-from distlock.backends.database.checks import settings_checks
+from distlock.backends.database.checks import deployment_checks, settings_checks
 from distlock.checks import check_settings
 from distlock.conf import locks
 
@@ -264,10 +264,11 @@ class TestTheDatabase:
                 connection.execute(f"PRAGMA journal_mode = {journal}")
                 connection.execute("CREATE TABLE something (id integer)")
         database_entry("x", {"ENGINE": "django.db.backends.sqlite3", "NAME": file})
+        assert [message.id for message in deployment_checks("default", "x")] == ids
+        assert file.exists() is bool(journal)
         found = run_checks(tags=["distlock"], include_deployment_checks=True)
         assert [one.id for one in found if one.id.startswith("distlock.")] == ids
         assert messages() == []
-        assert file.exists() is bool(journal)
 
     def test_in_memory_is_right_in_tests(self, settings, backend_settings):
         settings.DISTLOCK = backend_settings("memory")
