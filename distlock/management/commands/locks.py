@@ -73,7 +73,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(inner)
 
 
-#: What the terminal says of the commands.
+#: The commands, and the texts that --help shows of them.
 SUBCOMMANDS = {
     "list": "List the locks that are held, and those whose lease ended without being released.",
     "show": "Show the holder of a lock, since when, the time left, and the waiters.",
