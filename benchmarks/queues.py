@@ -1,7 +1,7 @@
 """How many items a second go through a queue with one client, compared with its peers?
 
     python benchmarks/queues.py                       # starts a ZooKeeper and a PostgreSQL
-    python benchmarks/queues.py --rounds 30 --check
+    python -m benchmarks.queues --rounds 30 --check
 
 On ZooKeeper the peer is ``kazoo.recipe.queue.LockingQueue``: put, get, consume. On PostgreSQL it is
 the least that any queue in a table does: INSERT, then DELETE of the first row that nobody has
@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peers import Contestant, compare
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.peers import Contestant, compare
 
 BATCH = 12
 BODY = {"to": "anna", "number": 7}

@@ -173,6 +173,25 @@ class Delete:
     key: str
 
 
+@dataclass(slots=True)
+class MoveFirst:
+    """Put the first record whose key begins with ``prefix`` under another key, for one apply().
+
+    Unread: for stores that say so, see RecordStore.moves_first. Nothing is changed unless there is
+    one whose value begins with ``before`` in JSON; it begins with ``after`` then. It is bound to no
+    session. In ``key``, and in the keys and values of what is put with it, ``mark`` stands for the
+    rest of its old key.
+    """
+
+    key: str
+    prefix: str
+    mark: str
+    before: str
+    after: str
+    #: the record as it was; apply() writes this
+    moved: Record | None = None
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Absent:
     """The directory has no record of this key."""
@@ -198,7 +217,7 @@ class Unchanged:
     revision: int
 
 
-Change: TypeAlias = Put | Delete
+Change: TypeAlias = Put | Delete | MoveFirst
 Condition: TypeAlias = Absent | Exists | Unchanged
 #: a directory, and the key of a record in it
 Address: TypeAlias = tuple[str, str]
@@ -233,6 +252,8 @@ class RecordStore(ABC):
     #: how many directories read_many() asks for in one question, and how many keys with ``having``
     at_once: ClassVar[int] = 1
     most_filtered: ClassVar[int] = MOST_KEYS
+    #: whether MoveFirst may be among the changes of apply()
+    moves_first: bool = False
 
     # Records
 

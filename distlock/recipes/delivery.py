@@ -248,6 +248,11 @@ class Delivery(Block):
 
     # Inside
 
+    def _putting_aside(self) -> Steps[bool]:
+        """Put the item to the dead letters: it cannot be read."""
+        aside = self._item.put_back(max_deliveries=0)
+        return (yield from self._member.leaving(Plan(self._moving(aside))))
+
     def _finish(self, how: str, done: bool) -> None:
         if not done:
             raise self._lost()

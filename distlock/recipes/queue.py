@@ -33,6 +33,7 @@ from distlock.recipes.recipe import (
     deadline_of,
     encoded_by,
 )
+from distlock.records.recipe_records import Decide
 from distlock.types.lease import LONGEST_LEASE, Claim, new_nonce
 from distlock.types.owners import current_actor
 from distlock.types.values import checked_count, checked_flag, waiting_limit
@@ -40,6 +41,9 @@ from distlock.types.values import checked_count, checked_flag, waiting_limit
 #: The result of one attempt by a deadline, None if it has to wait; and the snapshot. Its argument
 #: says whether to go on when others were faster, or to return None then.
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
+
+#: Reads what a plan depends on, by a deadline.
+Look: TypeAlias = Callable[[float | None], Snapshot]
 
 
 class Place(Semaphore):
@@ -191,15 +195,26 @@ class Queue(OperatedQueue):
         taken = list[Delivery]()
         plan, look = partial(self._plan, most, begins), partial(self._look_for_items, most)
 
-        def take(deadline: float | None, patient: bool) -> Steps[tuple[object, Snapshot]]:
+        def join(plan: Decide, look: Look, until: float | None, once: bool) -> Steps[Snapshot]:
             members = [Membership(self, plan, length=self._lease) for _ in range(most)]
-            try:
-                done = yield from joining_all(members, deadline, read=look, once=not patient)
-            except Overtaken:  # others have taken all that this one has found
-                return None, Snapshot(self._directory, 0, {})
+            done = yield from joining_all(members, until, read=look, once=once)
             found, seen = done.result
             for lease, member, item in zip(done.leases, members, found, strict=False):
                 taken.append(Delivery(self, member, item, lease.nonce, begun=begins))
+            return seen  # type: ignore[no-any-return]
+
+        def take(deadline: float | None, patient: bool) -> Steps[tuple[object, Snapshot]]:
+            seen = Snapshot(self._directory, 0, {})
+            if most == 1 and begins and self._may_take_unread:
+                yield from join(self._plan_unread, lambda _: seen, deadline, True)
+                if taken and not taken[0].attempt:  # it cannot be read
+                    yield from taken.pop()._putting_aside()
+            if not taken:
+                try:
+                    seen = yield from join(plan, look, deadline, not patient)
+                except Overtaken:  # others have taken all that this one has found
+                    return None, seen
+            self._flows = bool(taken)
             return taken or None, seen
 
         def give_up(error: BaseException) -> None:

@@ -90,7 +90,8 @@ class QueueItem:
     @property
     def value(self) -> dict[str, Any]:
         at = self.at.isoformat()
-        return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
+        # The attempts come first, see MoveFirst.
+        return {"attempts": self.attempts, "body": self.body, "at": at, "reason": self.reason}
 
     def matches(self, text: str) -> bool:
         """Return whether ``text`` is in the body or the reason, ignoring case, or is the number."""
@@ -107,7 +108,7 @@ class QueueItem:
         item, and cannot be read, is found by its own text only.
         """
         text = text.casefold()
-        return Having(text, '{"body":') if _PLAIN.fullmatch(text) else None
+        return Having(text, '{"attempts":') if _PLAIN.fullmatch(text) else None
 
     def put_back(self, max_deliveries: int) -> Put:
         """Return what puts it to its place, or to the dead letters."""
@@ -135,7 +136,7 @@ class DeliveryInfo:
     @classmethod
     def of(cls, record: Record) -> DeliveryInfo:
         since, data = datetime.fromtimestamp(record.value["since"] / 1e6, UTC), record.value["data"]
-        return cls(data["item"], record.created, owner_of(record), since, "delayed" in data)
+        return cls(int(data["item"]), record.created, owner_of(record), since, "delayed" in data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ def put_back(
     so this was no attempt.
     """
     data, nonce = held.value["data"], held.key.rpartition("/")[2]
-    keys = [taken_key(data["item"], nonce, last=last) for last in (False, True)]
+    keys = [taken_key(int(data["item"]), nonce, last=last) for last in (False, True)]
     for record in store.look(directory, keys, deadline).records.values():
         item, kind = QueueItem.of(record), DEAD if record.key.startswith(LAST) else READY
         if unseen:

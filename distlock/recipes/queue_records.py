@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from distlock.backends.store import (
     Exists,
     Having,
     KeyRange,
+    MoveFirst,
     Peek,
     Put,
     Record,
@@ -48,6 +49,7 @@ from distlock.exceptions import LockUnavailable
 from distlock.recipes.log import LAST as LAST_ENTRY
 from distlock.recipes.log import Config
 from distlock.recipes.queue_items import (
+    AGAIN,
     DEAD,
     HELD,
     ITEM,
@@ -70,7 +72,7 @@ from distlock.recipes.queue_items import (
 )
 from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
 from distlock.records.recipe_records import Plan
-from distlock.types.lease import Claim, Kind
+from distlock.types.lease import Claim, Kind, new_nonce
 from distlock.types.values import checked_count, checked_name, checked_seconds
 
 #: More records of one kind than there can be.
@@ -133,6 +135,8 @@ class QueueRecords(Recipe):
         self._config = Config(f"queue:{name}", using=using)
         self._tail: _Tail | None = None
         self._abandoned = AbandonedItems(self)
+        #: the last look for items has found some
+        self._flows = False
 
     # Putting
 
@@ -249,6 +253,31 @@ class QueueRecords(Recipe):
         changes = [Delete(one.key) for one in records]
         same = [Exists(one.key, one.revision) for one in records]
         return Plan(changes, same, (items, seen), member_changes=take, members=members)
+
+    @property
+    def _may_take_unread(self) -> bool:
+        """Whether to try that: items come one after the other, and it is no time to look."""
+        usual = self._flows and not self._one_at_a_time
+        return usual and self._abandoned.listed() is None and self._store.moves_first
+
+    def _plan_unread(self, seen: Snapshot) -> Plan:
+        """Plan to take the first item, if nobody has taken it before; its attempt counts.
+
+        One that cannot be read is taken with no attempt.
+        """
+        mark, moves = new_nonce(), list[MoveFirst]()
+
+        def take(claim: Claim) -> list[Change]:
+            key = f"{AGAIN if self.max_deliveries > 1 else LAST}{mark}/{claim.nonce}"
+            moves.append(MoveFirst(key, READY, mark, '{"attempts":0,', '{"attempts":1,'))
+            return [*moves]
+
+        def found() -> Iterator[QueueItem]:  # is asked when it is done
+            for record in [move.moved for move in moves if move.moved is not None]:
+                yield replace(QueueItem.of(record), attempts=0 if why_unreadable(record) else 1)
+
+        members = [{"item": mark, "attempts": 0}]
+        return Plan(result=(found(), seen), member_changes=take, members=members)
 
     # Looking
 

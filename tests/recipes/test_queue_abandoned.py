@@ -40,7 +40,7 @@ def abandon(queue, taken):
     store, directory = locks[queue.using].store, queue._directory
     wanted = {one.id for one in taken}
     seen = store.peek(directory, Peek({"h/": 100_000})).records.values()
-    keys = [one.key for one in seen if one.value["data"]["item"] in wanted]
+    keys = [one.key for one in seen if int(one.value["data"]["item"]) in wanted]
     for start in range(0, len(keys), 100):
         store.apply(directory, [Delete(key) for key in keys[start : start + 100]])
 

@@ -11,7 +11,7 @@ import pytest
 
 from distlock import LockError, LockLost, LockUnavailable, locks
 from distlock.concurrency.clock import clock
-from distlock.recipes import Queue, Semaphore
+from distlock.recipes import Queue, Semaphore, queue_items
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, passed
@@ -207,10 +207,17 @@ def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, kind, name)
 
 @pytest.mark.slow
 @pytest.mark.not_on("local", "sqlite")
-def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name):
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name, monkeypatch, before):
+    """Also the one of many that does not read before it takes."""
+    monkeypatch.setattr(queue_items, "LOOKS_EVERY", 3600)
     queue = Queue(name)
+    for number in range(before):
+        queue.put(number)
+        queue.get().ack()
     queue.put("the letter")
-    lost = proxy.lose_reply(to=WRITES.get(kind, b"the letter"))
+    written = b"i/t/again/" if before and queue._store.moves_first else b"the letter"
+    lost = proxy.lose_reply(to=WRITES.get(kind, written))
     try:
         queue.get().ack()
         told = False

@@ -8,7 +8,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from distlock import locks
 from distlock.backends.store import MAX_VALUE, Put
-from distlock.recipes import Config, Group, Queue, Topic
+from distlock.recipes import Config, Group, Queue, Topic, queue_items
 from distlock.types.values import MAX_DEPTH
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_queue import bodies
@@ -110,7 +110,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-def test_what_cannot_be_read_goes_aside_with_the_reason(using, name, write, text):
+def test_what_cannot_be_read_goes_aside_with_the_reason(using, name, write, text, monkeypatch):
+    monkeypatch.setattr(queue_items, "LOOKS_EVERY", 3600)  # so it is taken unread, if possible
     queue = Queue(name, using=using)
     queue.put_many(["first", "replaced", "replaced", "last"])
     write(queue, 2, text)

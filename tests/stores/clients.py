@@ -7,7 +7,15 @@ import time
 from contextlib import suppress
 
 from distlock import LockUnavailable, locks
-from distlock.backends.store import Absent, Delete, Exists, Put, SessionEnded, Unchanged
+from distlock.backends.store import (
+    Absent,
+    Delete,
+    Exists,
+    MoveFirst,
+    Put,
+    SessionEnded,
+    Unchanged,
+)
 from distlock.concurrency.clock import clock
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
@@ -40,6 +48,14 @@ def bind(directory, key, seconds):
 
 def values(snapshot):
     return {key: record.value for key, record in snapshot.records.items()}
+
+
+def move_all(directory, times):
+    """Move the first record of "from/" so often; what the numbers of those were."""
+    moves = [MoveFirst("to/MARK", "from/", "MARK", '{"n":0,', '{"n":1,') for _ in range(times)]
+    for move in moves:
+        assert store_of().apply(directory, [move]), "somebody was in its way"
+    return [move.moved.key.removeprefix("from/") for move in moves]
 
 
 def count_up(directory, key, times):

@@ -10,6 +10,8 @@ from tests.kinds import KINDS, ONE_LEASE, ONE_PROCESS, SESSION, one_after_the_ot
 
 #: kinds without a server
 FILES = {"sqlite"}
+#: kinds whose stores can move the first record of a prefix, see MoveFirst
+MOVING = {"mariadb", "postgresql"}
 #: the shortest session of each kind, in seconds
 SHORTEST = {"local": 0.5, "zookeeper": 3.0, "etcd": 2.0}
 SHORT = 1.0
@@ -25,6 +27,7 @@ def pytest_configure(config):
     for line in [
         "shared: for stores that several processes share",
         "served: for stores behind a server",
+        "moving: for stores that can move the first record of a prefix",
         "brief: waits for the end of a process; what ends with it is to end soon",
         "lengthy: waits for whole sessions or for servers; run every day only in memory",
     ]:
@@ -39,6 +42,8 @@ def pytest_generate_tests(metafunc):
     left_out = ONE_PROCESS if marked("shared") else set()
     if marked("served"):
         left_out = ONE_PROCESS | FILES
+    if marked("moving"):
+        left_out = {*KINDS} - MOVING
     slow = [] if marked("lengthy") is None else [pytest.mark.slow]
     metafunc.parametrize(
         "kind",

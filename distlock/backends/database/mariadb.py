@@ -255,6 +255,19 @@ _IDLE_IN_TRANSACTION = 2
 _MAY_WRITE = "@distlock_new IS NOT NULL /*M! AND @@in_transaction = 1 */"
 
 
+# The first record of a prefix, whether its value begins as it has to, and a text with a mark for
+# its name: a session may have any collation, and a variable that is NULL has none.
+_FIRST = "@distlock_name, @distlock_value, @distlock_created, @distlock_revision"
+_IS_FIRST = (
+    " AND COALESCE(CAST(LEFT(@distlock_value, CHAR_LENGTH(%(before)s)) AS BINARY)"
+    " = CAST(%(before)s AS BINARY), FALSE)"
+)
+_NAMED = (
+    "REPLACE({0}, %(mark)s, CONVERT(SUBSTRING(@distlock_name, CHAR_LENGTH(%(begin)s) + 1)"
+    " USING utf8mb4) COLLATE utf8mb4_bin)"
+)
+
+
 class MySQLRecords(RecordSQL):
     """MariaDB and MySQL. User variables pass results from one statement to the next.
 
@@ -272,18 +285,28 @@ class MySQLRecords(RecordSQL):
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
         answer = _in_transaction(connection, self._packet(edit, create=create), edit.params())
-        revision, found, held, stale = answer.rows[-1]
+        revision, found, held, stale, *moved = answer.rows[-1]
         new = None if revision is None else int(revision)
-        return ApplyResult(new, bool(found), bool(held), bool(stale))
+        return ApplyResult(new, bool(found), bool(held), bool(stale), moved=moved)
 
     @by_shape
     def _packet(self, edit: Edit, *, create: bool) -> str:
         statements = [self._create] if create else []
+        first, is_first, moved = list[str](), "", ""
+        if edit.move is not None:
+            these = self.FIRST.format("@distlock_id")
+            first = [
+                f"SET {_FIRST.replace(',', ' = NULL,')} = NULL",
+                f"SELECT r.name, r.value, r.created, r.revision INTO {_FIRST} {these}",
+            ]
+            is_first, moved = _IS_FIRST, f", {_FIRST}"
         statements += [
             "SELECT MAX(id), MAX(revision) INTO @distlock_id, @distlock_old"
             f" FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE",
+            *first,
             "SET @distlock_held = @distlock_id IS NOT NULL AND "
-            + self._conditions(edit, "@distlock_id", "@distlock_old"),
+            + self._conditions(edit, "@distlock_id", "@distlock_old")
+            + is_first,
             *self._alive(edit),
             f"SET @distlock_new = IF(@distlock_held AND @distlock_alive = {len(edit.sessions)},"
             f" GREATEST(@distlock_old + 1, {self.now}), NULL)",
@@ -294,7 +317,7 @@ class MySQLRecords(RecordSQL):
         stale = self._stale.format("@distlock_id")
         verdict = (
             "SELECT @distlock_new, @distlock_id IS NOT NULL, @distlock_held,"
-            f" IF(@distlock_new IS NULL, {stale}, 0)"
+            f" IF(@distlock_new IS NULL, {stale}, 0){moved}"
         )
         return _transaction(statements, verdict)
 
@@ -309,7 +332,15 @@ class MySQLRecords(RecordSQL):
         ]
 
     def _changes(self, edit: Edit) -> list[str]:
-        statements = []
+        statements, put = [], "p.name, p.value"
+        if edit.move is not None:
+            put = f"{_NAMED.format('p.name')}, {_NAMED.format('p.value')}"
+            statements.append(
+                f"UPDATE {RECORDS} SET name = {_NAMED.format('%(moved)s')}, value ="
+                " CONCAT(%(after)s, SUBSTRING(@distlock_value, CHAR_LENGTH(%(before)s) + 1)),"
+                f" created = @distlock_new, revision = @distlock_new WHERE {_MAY_WRITE}"
+                " AND directory = @distlock_id AND name = @distlock_name"
+            )
         if edit.deleted:
             statements.append(
                 f"DELETE FROM {RECORDS} WHERE {_MAY_WRITE}"
@@ -319,7 +350,7 @@ class MySQLRecords(RecordSQL):
             row = "SELECT %(key{0})s AS name, %(value{0})s AS value, %(bound{0})s AS session"
             values = " UNION ALL ".join(map(row.format, range(len(edit.puts))))
             statements.append(
-                f"{self.PUT} SELECT @distlock_id, p.name, p.value, @distlock_new, @distlock_new,"
+                f"{self.PUT} SELECT @distlock_id, {put}, @distlock_new, @distlock_new,"
                 f" p.session FROM ({values}) p WHERE {_MAY_WRITE} ON DUPLICATE KEY UPDATE"
                 " value = VALUES(value), revision = VALUES(revision), session = VALUES(session)"
             )

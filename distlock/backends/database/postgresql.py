@@ -11,11 +11,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import FIRST, MARK, AdvisoryLocks, digest
-from distlock.backends.database.connection import (
-    Connection,
-    DatabaseSession,
-    at_most,
-)
+from distlock.backends.database.connection import Connection, DatabaseSession, at_most
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
     RECORDS,
@@ -259,6 +255,16 @@ def _half(key: str) -> int:
     return half - 2**32 if half >= 2**31 else half
 
 
+# A text with a mark for the name of the first record of a prefix; and the move of that.
+_NAMED = "replace({0}, %(mark)s, substr(first.name, length(%(begin)s::text) + 1))"
+_MOVED = (
+    f"moved AS (UPDATE {RECORDS} r SET name = {_NAMED.format('%(moved)s')},"
+    " value = %(after)s || substr(first.value, length(%(before)s::text) + 1),"
+    " created = changed.revision, revision = changed.revision"
+    " FROM first, changed WHERE r.id = first.id)"
+)
+
+
 class PostgreSQLRecords(RecordSQL):
     """PostgreSQL: a packet is one transaction, and each of its statements sees what is committed.
 
@@ -291,16 +297,22 @@ class PostgreSQLRecords(RecordSQL):
             params[f"channel{number}"] = channel = channel_of(edit.directory, key)
             params[f"listens{number}"] = key_of(channel)
         statement = Statement(self._packet(edit, create=create), params, prepare=not create)
-        revision, found, held, stale, heard = connection.ask(statement).rows[-1]
-        return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
+        revision, found, held, stale, heard, *moved = connection.ask(statement).rows[-1]
+        told = heard.split(",") if heard else ()
+        return ApplyResult(revision, found, held, stale, told, moved)
 
     @by_shape
     def _packet(self, edit: Edit, *, create: bool) -> str:
         lock = f"SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE"
         conditions = self._conditions(edit, "directory.id", "directory.revision")
+        first = moved = ""
+        if edit.move is not None:
+            first = f"first AS (SELECT r.* {self.FIRST.format('(SELECT id FROM directory)')}), "
+            conditions += " AND EXISTS (SELECT 1 FROM first WHERE starts_with(value, %(before)s))"
+            moved = ", name, value, created, revision FROM (SELECT 1) one LEFT JOIN first ON TRUE"
         parts = [
             f"directory AS (SELECT id, revision FROM {DIRECTORIES} WHERE name = %(directory)s)",
-            f"held AS (SELECT * FROM directory WHERE {conditions})",
+            f"{first}held AS (SELECT * FROM directory WHERE {conditions})",
             f"changed AS (UPDATE {DIRECTORIES} d SET revision"
             f" = GREATEST(d.revision + 1, {self.now}) FROM held WHERE d.id = held.id"
             f"{self._alive(edit)} RETURNING d.id, d.revision)",
@@ -310,12 +322,11 @@ class PostgreSQLRecords(RecordSQL):
             "SELECT (SELECT revision FROM changed), EXISTS (SELECT 1 FROM directory),"
             " EXISTS (SELECT 1 FROM held), CASE WHEN EXISTS (SELECT 1 FROM changed) THEN FALSE"
             f" ELSE {self._stale.format('(SELECT id FROM directory)')} END,"
-            f" CASE WHEN EXISTS (SELECT 1 FROM changed) THEN ({self._heard(edit)}) END"
+            f" CASE WHEN EXISTS (SELECT 1 FROM changed) THEN ({self._heard(edit)}) END{moved}"
         )
-        statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
-        if create:
-            statements.insert(0, self._create)
-        return self.BY_INDEX + "; ".join(statements)
+        create_first = [self._create] if create else []
+        every = [*create_first, lock, f"WITH {', '.join(parts)} {verdict}"]
+        return self.BY_INDEX + "; ".join(every)
 
     def _heard(self, edit: Edit) -> str:
         """Ask for the channels on which somebody listens.
@@ -346,13 +357,17 @@ class PostgreSQLRecords(RecordSQL):
             keys = [f"%(deleted{number})s" for number in range(len(edit.deleted))]
             ids = f"SELECT o.id {self._among('(SELECT id FROM changed)', keys)}"
             parts.append(f"deleted AS (DELETE FROM {RECORDS} r WHERE r.id = ANY (ARRAY({ids})))")
+        put, source = "p.name, p.value", "changed"
+        if edit.move is not None:
+            parts.append(_MOVED)
+            put, source = f"{_NAMED.format('p.name')}, {_NAMED.format('p.value')}", "changed, first"
         if edit.puts:
             row = "(%(key{0})s, %(value{0})s, %(bound{0})s::varchar)"
             values = ", ".join(map(row.format, range(len(edit.puts))))
             parts.append(
                 f"put AS ({self.PUT}"
-                " SELECT changed.id, p.name, p.value, changed.revision, changed.revision, p.session"
-                f" FROM changed, (VALUES {values}) p (name, value, session) {self.REPLACE})"
+                f" SELECT changed.id, {put}, changed.revision, changed.revision, p.session"
+                f" FROM {source}, (VALUES {values}) p (name, value, session) {self.REPLACE})"
             )
         return parts
 

@@ -34,6 +34,7 @@ from distlock.backends.store import (
     Condition,
     Delete,
     Exists,
+    MoveFirst,
     Put,
 )
 
@@ -61,6 +62,7 @@ class Edit:
     ) -> None:
         self.directory = directory
         self.puts = [change for change in changes if isinstance(change, Put)]
+        self.move = next((one for one in changes if isinstance(one, MoveFirst)), None)
         self.deleted = [change.key for change in changes if isinstance(change, Delete)]
         #: the keys of all records that it changes
         self.keys = sorted(change.key for change in changes)
@@ -70,7 +72,7 @@ class Edit:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What the texts of the statements depend on: how many changes, what kinds of conditions.
+        """The numbers of changes and the kinds of conditions, on which the texts depend.
 
         Conditions on the same record are known by the first of them.
         """
@@ -80,7 +82,8 @@ class Edit:
             if isinstance(one, Exists):
                 alike = one.key, (one.key, one.revision)
                 kinds += [one.revision is None, *[same.setdefault(each, number) for each in alike]]
-        return len(self.puts), len(self.deleted), len(self.sessions), *kinds
+        moves = self.move is not None
+        return moves, len(self.puts), len(self.deleted), len(self.sessions), *kinds
 
     def params(self) -> dict[str, Any]:
         """Return the parameters of all statements that make the changes."""
@@ -93,6 +96,9 @@ class Edit:
             params[f"key{number}"] = put.key
             params[f"value{number}"] = put.text
             params[f"bound{number}"] = put.session
+        if (move := self.move) is not None:
+            params |= {"moved": move.key, "begin": move.prefix, "end": end_of(move.prefix)}
+            params |= {"mark": move.mark, "before": move.before, "after": move.after}
         for number, condition in enumerate(self.conditions):
             if isinstance(condition, (Absent, Exists)):
                 params[f"other{number}"] = condition.key
@@ -129,6 +135,8 @@ class ApplyResult(NamedTuple):
     stale: bool = False
     #: the channels, see notify(), on which somebody listens for what was changed
     heard: Sequence[str] = ()
+    #: of the record that was moved: key, value, and the revisions at which it was put
+    moved: Sequence[Any] = ()
 
 
 #: Bytes of a text that NOTIFY takes, at most.
@@ -193,6 +201,11 @@ class RecordSQL(ABC):
     REPLACE: ClassVar[str] = (
         "ON CONFLICT (directory, name) DO UPDATE SET value = EXCLUDED.value,"
         " revision = EXCLUDED.revision, session = EXCLUDED.session"
+    )
+    #: finds the first record of a prefix, see MoveFirst, by the id of the directory
+    FIRST: ClassVar[str] = (
+        f"FROM {RECORDS} r WHERE r.directory = {{0}} AND r.name >= %(begin)s AND r.name < %(end)s"
+        " ORDER BY r.name LIMIT 1"
     )
     #: whether the server can tell of changes, see notify()
     NOTIFIES: ClassVar[bool] = False

@@ -46,6 +46,7 @@ from distlock.backends.store import (
     Exists,
     Having,
     Peek,
+    Record,
     RecordStore,
     Renewal,
     Session,
@@ -57,6 +58,7 @@ from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
+from distlock.types.values import decoded
 
 #: Seconds between two attempts to end sessions.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
@@ -72,6 +74,7 @@ class DatabaseStore(RecordStore):
         """Empty directories are kept for ``keep`` seconds."""
         self._pool = pool
         self._sql = engine.records
+        self.moves_first = not engine.in_process
         self._keep = keep
         self._runner = RecordRunner(pool, on_sqlite=engine.in_process)
         self._watcher = RecordWatcher(
@@ -163,12 +166,17 @@ class DatabaseStore(RecordStore):
         while True:
             result = self._runner.work(lambda db: self._apply(db, edit, create), until)  # noqa: B023
             if result.revision is not None:
-                keys = {change.key for change in changes}
+                keys = None if edit.move else {change.key for change in changes}
                 notice = ChangeNotice(directory, result.revision, keys)
+                if edit.move:
+                    key, text, created, last = result.moved
+                    edit.move.moved = Record(key, decoded(text), int(created), int(last))
                 self._watcher.note_change(notice)
                 self._notify([(channel, notice) for channel in result.heard], until)
                 self._tell_observers(directory, result.revision)
                 return result.revision
+            if edit.move and not result.held:
+                return None
             if not result.found and any(isinstance(one, Exists) for one in conditions):
                 return None  # nothing is in it: there need not be a directory to say so
             if not result.found and not create:
