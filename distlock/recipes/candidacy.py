@@ -192,7 +192,9 @@ class Candidacy:
 
     def _resigning(self, deadline: float | None) -> Steps[None]:
         term, why = self.stop()
-        end, unread = self._end(term, why), Candidates.ending_unread(term, why)
+        end = self._end(term, why)
+        # One that was stopped or cut off knows too little by now to tell what a lost answer hides.
+        unread = Candidates.ending_unread(term, why) if self.lock.held else None
         left = yield from self._membership.leaving(end, deadline, unread=unread)
         if not left and self.lock.held:
             yield self._election._change(end, deadline)  # it had lost its record in an outage
