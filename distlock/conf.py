@@ -184,7 +184,8 @@ def _begin_backends() -> None:
         try:
             backend.begin_in_child()
         except Exception:  # none keeps the others the parent's; who asks for it next gets it
-            locks._backends.pop(backend.alias, None)
+            if locks._backends.get(backend.alias) is backend:
+                del locks._backends[backend.alias]
 
 
 def configured_groups() -> dict[str, str]:

@@ -78,8 +78,12 @@ def test_a_backend_that_cannot_begin_in_the_child_keeps_no_other_the_parents(set
     with contextlib.ExitStack() as entered:
         for alias in ["a", "b", "c", "first", "d", "e", "f"]:
             entered.enter_context(Lock("stock", using=alias))
+        before = locks["a"]
+        namesake = BackendOfOneProcess("a", {})  # somebody's own, or one that is closed meanwhile
 
         def look():
+            assert namesake.alias == before.alias
+            assert locks["a"] is before
             with pytest.raises(PermissionError):
                 Lock("stock", using="first").acquire()
             assert all(Lock("stock", using=alias).acquire(blocking=False) for alias in "abcdef")

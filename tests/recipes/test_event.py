@@ -80,10 +80,10 @@ def test_waiters_ask_once_for_each_change(event, using, name, monkeypatch):
     store, looks = locks[using].store, []
     read = store.read
 
-    def counted(directory, *args):
+    def counted(directory, *args, **kwargs):
         if directory == f"event:{name}":
             looks.append(args)
-        return read(directory, *args)
+        return read(directory, *args, **kwargs)
 
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(Event(name, using=using).wait, PATIENCE)
