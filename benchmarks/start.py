@@ -86,6 +86,7 @@ def sides(database: dict[str, str]) -> dict[str, dict[str, str]]:
 def once(text: str) -> tuple[Block, float]:
     """Run a program; return what it used, and the megabytes of memory that it had at most."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users compile once, not at each start
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", text], env=environment, capture_output=True, text=True
