@@ -1,8 +1,8 @@
 """Measure distlock side by side with its peers.
 
-    python -m benchmarks                     # all parts, at most an hour
+    python -m benchmarks                     # all parts; this takes long
     python -m benchmarks locks contention    # some parts
-    python -m benchmarks --quick             # under three minutes; says what it leaves out
+    python -m benchmarks --quick             # a few minutes; says what it leaves out
     python -m benchmarks --resume            # goes on after the parts that are in the file already
 
 It starts its own servers. In each case all sides work in turns, in short blocks. What came out is
@@ -118,7 +118,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all")
-    parser.add_argument("--quick", action="store_true", help="under three minutes")
+    parser.add_argument("--quick", action="store_true", help="a few minutes")
     parser.add_argument("--rounds", type=int, help="of each case (21; quick: 5)")
     parser.add_argument("--json", type=Path, default=FILE, metavar="FILE", help="where results go")
     parser.add_argument("--resume", action="store_true", help="keep the parts that are in FILE")
