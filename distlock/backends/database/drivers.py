@@ -229,10 +229,10 @@ class PsycopgConnection(RawConnection):
         if prepared is not None:
             name, order = prepared
             params: Any = statement.params
-            texts = [str(params[key]).encode() for key in order]
-            if b"\0" in b"".join(texts):  # libpq would send what is before it
+            texts = list(map(str, map(params.__getitem__, order)))
+            if "\0" in "".join(texts):  # libpq would send what is before it
                 raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
-            self._pgconn.send_query_prepared(name, texts)
+            self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
         transformer, results = self._transformer, []
         for result in self._answers(until):
             if result.status not in self._good:
