@@ -304,11 +304,11 @@ class TestMoreThanIsReadAtOnce:
         assert document["unavailable"] == {}
         assert text == json.dumps(document, indent=1) + "\n"
 
-    def test_is_in_the_order_of_names_whichever_backend_has_them(self, run, settings):
+    def test_is_in_the_order_of_names_whichever_backend_has_them(self, run, settings, taken):
         one = {"BACKEND": "distlock.backends.local.LocalBackend"}
         settings.DISTLOCK = {"default": one, "other": one}
         for number, alias in enumerate(["default", "other"] * 4):
-            Lock(f"n{number}", using=alias, lease=600).acquire()
+            taken(f"n{number}", using=alias)
         document = json.loads(run("list", "--json").out)
         assert [lock["name"] for lock in document["locks"]] == [f"n{each}" for each in range(8)]
 
