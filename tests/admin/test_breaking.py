@@ -74,10 +74,14 @@ def waiter(child):
 def test_the_page_that_asks_names_the_waiters_and_who_is_next(backend, ask, holder, waiter):
     holder("one")
     first, second = waiter("one"), waiter("one")
-    text = ask("one").content.decode()
-    assert f":{first.pid}</bdi> is next and gets the lock at once." in text.replace(
-        ":MainThread", ""
-    )
+    expected = f":{first.pid}</bdi> is next and gets the lock at once."
+
+    def asked():
+        """Ask for the page; between two statements that wait, a waiter is not seen for a moment."""
+        text = ask("one").content.decode()
+        return expected in text.replace(":MainThread", "") and text
+
+    text = eventually(asked)
     heading = "Waiters, in the order in which they get it"
     waiting = text[text.index(heading) : text.index("What this does")]
     assert 0 < waiting.index(f":{first.pid}<") < waiting.index(f":{second.pid}<")
