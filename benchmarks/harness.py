@@ -238,7 +238,7 @@ def turns(sides: Sequence[Side], server: Any, plan: Plan) -> list[Row]:
             if not workers[0].left_out:
                 found = ratios(seen[sides[0].name], blocks)
                 weight = sides[0].items / side.items
-                row.ratio = found and tuple(each * weight for each in found)  # type: ignore
+                row.ratio = found and (found[0] * weight, found[1] * weight, found[2] * weight)
             row.client = sum(each.processor for each in blocks) / cycles * 1e6
             row.server = served[side.name] / cycles * 1e6 if server.pids() else None
             row.requests = counted[side.name]

@@ -262,7 +262,7 @@ def mithril(place: Any) -> Iterator[Peer]:
 
 
 class CuratorProcess:
-    """A Java process that takes and frees a lock of Curator as often as it is told."""
+    """A Java process that acquires and releases a lock of Curator, a given number of times."""
 
     #: Cycles between two looks at the clock.
     STEP = 20

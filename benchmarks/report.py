@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 PICTURES = ROOT / "docs" / "_static" / "performance"
-#: Pictures have the colors of the site, which are told apart in gray, too.
+#: Pictures have the colors of the site, which also differ in gray.
 FASTER, SLOWER, EDGE = "#24694d", "#b0562f", "#5a5a5a"
 
 

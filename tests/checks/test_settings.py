@@ -255,7 +255,7 @@ class TestTheDatabase:
     def test_in_a_file_with_a_rollback_journal_is_slow_in_production(
         self, settings, database_entry, monkeypatch, tmp_path, journal, ids
     ):
-        """Nothing is said of a file that is not there yet, and none is made."""
+        """A missing file causes no message, and is not created."""
         monkeypatch.delattr("django.core.mail.outbox")
         settings.DISTLOCK = {"default": {"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}}
         file = tmp_path / "x.sqlite3"

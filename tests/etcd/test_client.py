@@ -93,7 +93,7 @@ def test_a_watch_that_is_added_to_a_stream_tells_of_a_change_that_came_before_it
 
 
 def test_a_watch_tells_nothing_if_all_that_came_before_it_was_seen(client, told, name):
-    """Who looks for each hint looks once for each change."""
+    """A waiter that looks at each hint looks once for each change."""
     since = revision(client, name)
     for _ in range(5):
         client.watches.add(name, since, told)
@@ -102,7 +102,7 @@ def test_a_watch_tells_nothing_if_all_that_came_before_it_was_seen(client, told,
 
 
 def test_a_member_that_lags_behind_what_was_seen_tells_no_earlier_changes(client, told, name):
-    """Who has looked at another member has seen a later revision than the stream begins with."""
+    """A look at another member may show a later revision than the one the stream begins with."""
     since = revision(client, name) + 2
     client.watches.add(name, since, told)
     revision(client, name)
