@@ -21,7 +21,7 @@ class ProcessActor(Actor):
         super().__init__(using)
         self.child = Child("tests.contract.actor_process:serve")
         self.ended = False
-        self._pending = queue.SimpleQueue()
+        self._pending = queue.Queue()
         threading.Thread(target=self._read, name="actor-process", daemon=True).start()
 
     @property

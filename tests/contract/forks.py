@@ -5,8 +5,10 @@ import faulthandler
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
+import traceback
 from concurrent.futures import thread as executors
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,8 @@ LIBRARY = ctypes.PyDLL(None)
 #: where CPython keeps the GIL
 RUNTIME = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 SIZE = 1 << 20
+#: bytes; what a thread waits at is on its stack if it is this near to the stack's end
+NEAR = 4096
 
 
 def fork_without_hooks():
@@ -65,7 +69,9 @@ def idle_executors_at_rest():
 
 
 def fork_while_others_sleep():
+    end = time.monotonic() + HANGS
     while True:
+        assert time.monotonic() < end, describe_threads()
         reader, writer = os.pipe()
         before = sleepers()
         pid = LIBRARY.fork()
@@ -89,7 +95,11 @@ def fork_while_others_sleep():
 
 
 def sleepers():
-    """Return how often each other thread has been woken; None if one runs or waits for the GIL."""
+    """Return how often each other thread has been woken; None if a fork would break the child.
+
+    One does if another thread runs, waits for the GIL, or, as in a SimpleQueue or in join() from
+    Python 3.13 on, waits by an entry on its own stack; see idle_executors_at_rest().
+    """
     woken = {}
     for task in Path("/proc/self/task").iterdir():
         if int(task.name) != threading.get_native_id():
@@ -99,10 +109,21 @@ def sleepers():
                 fields = dict(line.split(":", 1) for line in status.splitlines())
                 if call == "running" or "sleeping" not in fields["State"]:
                     return None
-                if RUNTIME <= int(arguments[0], 16) < RUNTIME + SIZE:
+                waits_at, stack = int(arguments[0], 16), int(arguments[-2], 16)
+                if RUNTIME <= waits_at < RUNTIME + SIZE or stack <= waits_at < stack + NEAR:
                     return None
                 woken[task.name] = fields["voluntary_ctxt_switches"]
     return woken
+
+
+def describe_threads():
+    frames = sys._current_frames()
+    stacks = [
+        f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident], limit=5))}"
+        for thread in threading.enumerate()
+        if thread.ident in frames
+    ]
+    return "\n".join(["there was no moment at which a fork breaks no child", *stacks])
 
 
 WAYS = {"os.fork": os.fork, "without hooks": fork_without_hooks}
