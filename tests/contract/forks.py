@@ -4,6 +4,7 @@ import ctypes
 import faulthandler
 import os
 import pickle
+import platform
 import signal
 import sys
 import threading
@@ -20,6 +21,8 @@ LIBRARY = ctypes.PyDLL(None)
 #: where CPython keeps the GIL
 RUNTIME = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 SIZE = 1 << 20
+#: the number of the system call in which a thread waits for another one
+FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())
 #: bytes; what a thread waits at is on its stack if it is this near to the stack's end
 NEAR = 4096
 
@@ -110,7 +113,9 @@ def sleepers():
                 if call == "running" or "sleeping" not in fields["State"]:
                     return None
                 waits_at, stack = int(arguments[0], 16), int(arguments[-2], 16)
-                if RUNTIME <= waits_at < RUNTIME + SIZE or stack <= waits_at < stack + NEAR:
+                if RUNTIME <= waits_at < RUNTIME + SIZE or (
+                    call == FUTEX and stack <= waits_at < stack + NEAR
+                ):
                     return None
                 woken[task.name] = fields["voluntary_ctxt_switches"]
     return woken

@@ -209,7 +209,7 @@ def test_the_end_of_a_child_waits_for_no_thread_of_its_parent(way):
 
 def test_a_loss_that_another_thread_was_telling_of_at_the_fork_hangs_no_child(monkeypatch, way):
     """It was about to raise in the body of this thread, which goes on in the child."""
-    inside, go_on, codes = threading.Event(), threading.Event(), []
+    inside, go_on, ended, codes = threading.Event(), threading.Event(), threading.Event(), []
     lease = SimpleNamespace(claim=SimpleNamespace(kind="lock"), name="stock", token=1)
 
     def be_about_to_raise(body, loss):
@@ -229,11 +229,11 @@ def test_a_loss_that_another_thread_was_telling_of_at_the_fork_hangs_no_child(mo
         go_on.set()
         telling.join()
         leave(body)
+        ended.set()
 
     monkeypatch.setattr(ThreadInterrupter, "raise_in_body", be_about_to_raise)
-    running = threading.Thread(target=run_a_body)
-    running.start()
-    running.join(60)
+    threading.Thread(target=run_a_body).start()
+    assert ended.wait(60)
     assert codes == [0]
 
 
