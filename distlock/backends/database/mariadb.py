@@ -281,6 +281,13 @@ class MySQLRecords(RecordSQL):
         " OR LENGTH(r.value) <> CHAR_LENGTH(r.value)"
     )
     ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
+    # A single EXISTS becomes a semi-join that reads all records of each directory.
+    # https://mariadb.com/kb/en/semi-join-subquery-optimizations/
+    IN_USE: ClassVar[str] = (
+        f"(EXISTS (SELECT 1 FROM {RECORDS} r WHERE r.directory = d.id AND r.session IS NULL)"
+        f" OR EXISTS (SELECT 1 FROM {RECORDS} r JOIN {SESSIONS} s ON s.id = r.session"
+        " WHERE r.directory = d.id AND s.{0}))"
+    )
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""

@@ -209,6 +209,11 @@ class RecordSQL(ABC):
     )
     #: whether the server can tell of changes, see notify()
     NOTIFIES: ClassVar[bool] = False
+    #: Whether the directory d has a record of a session that runs, or of none.
+    IN_USE: ClassVar[str] = (
+        f"EXISTS (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
+        " WHERE r.directory = d.id AND (r.session IS NULL OR s.{0}))"
+    )
 
     def __init__(self, dialect: Dialect) -> None:
         #: the server's time in microseconds since 1970
@@ -253,9 +258,8 @@ class RecordSQL(ABC):
             begins = "d.name >= %(prefix)s AND d.name < %(end)s"
             params = {"prefix": prefix, "end": end_of(prefix)}
         return Statement(
-            f"{self.PRIMARY}SELECT d.name FROM {DIRECTORIES} d WHERE {begins} AND EXISTS"
-            f" (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
-            f" WHERE r.directory = d.id AND (r.session IS NULL OR s.{self.sessions.runs}))",
+            f"{self.PRIMARY}SELECT d.name FROM {DIRECTORIES} d WHERE {begins}"
+            f" AND {self.IN_USE.format(self.sessions.runs)}",
             params,
         )
 
