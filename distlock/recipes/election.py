@@ -11,7 +11,7 @@ from distlock.backends.reading import inspect_holder
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, or_undo
-from distlock.conf import DEFAULT_ALIAS
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.locking.base_lock import twins
 from distlock.recipes.candidacy import Candidacy
@@ -21,7 +21,13 @@ from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.runtime.hold import OnLost
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
-from distlock.types.values import checked_callback, checked_data, checked_int, checked_label
+from distlock.types.values import (
+    checked_callback,
+    checked_data,
+    checked_int,
+    checked_label,
+    checked_name,
+)
 
 #: Seconds that one who gives up has for telling the others.
 _LAST_ANSWER = 1.0
@@ -92,11 +98,11 @@ class Election(Block, Recipe):
             raise ValueError(f"order must be one of {get_args(Order)}, got {order!r}")
         checked_callback("on_lost", on_lost)
         super().__init__(name, using)
+        checked_name(self._directory)  # that of the leader's lock
         self._given = None if candidate is None else checked_label("candidate", candidate)
         self._priority, self._order, self._on_lost = priority, order, on_lost
         self._data = checked_data(data)
         self._state = PerProcess(_CandidateState)
-        self._state(self)
 
     @property
     def candidate(self) -> str:
@@ -240,7 +246,7 @@ class Election(Block, Recipe):
         Raises LockUnavailable if the backend does not answer.
         """
         found = Candidates((yield self._read()))
-        inspect = partial(inspect_holder, self._candidacy.lock._backend, self._directory)
+        inspect = partial(inspect_holder, locks[self.using], self._directory)
         lock: LockInfo = yield self._ask(inspect)
         return found.info(self.name, self.using, lock.token if lock.state is State.HELD else None)
 
