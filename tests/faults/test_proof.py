@@ -201,7 +201,7 @@ def test_a_row_that_an_operator_keeps_locked_costs_no_other_lock_its_lease(
         lock = actor("thread").take(f"{name}:{lease}:kept", lease=lease, on_lost=kept)
         with locked_by_an_operator(database, "row", row):
             stuck.wait()
-            renewed(lock)
+            renewed(lock, lock.check)
             lock.verify()
         assert not kept.calls
 
@@ -239,7 +239,7 @@ def test_threads_that_ask_for_locked_rows_do_not_keep_holders_from_renewing(acto
                 operators.enter_context(locked_by_an_operator(database, "row", row))
             asking = [actor("thread").lock(row).start("acquire", timeout=PATIENCE) for row in rows]
             for _ in range(3):
-                renewed(seen)
+                renewed(seen, lock.check)
             lock.check()
         wait(asking, PATIENCE)  # some have given up: there was no session for them in time
         lock.verify()
