@@ -252,16 +252,13 @@ class RecordSQL(ABC):
 
     def in_use(self, prefix: str) -> Statement:
         """Ask for the names of directories that have records of sessions that run, or of none."""
-        begins = "1 = 1"  # LIKE would use no index here
-        params = {}
-        if prefix:
-            begins = "d.name >= %(prefix)s AND d.name < %(end)s"
-            params = {"prefix": prefix, "end": end_of(prefix)}
-        return Statement(
-            f"{self.PRIMARY}SELECT d.name FROM {DIRECTORIES} d WHERE {begins}"
-            f" AND {self.IN_USE.format(self.sessions.runs)}",
-            params,
-        )
+        text = f"{self.PRIMARY}SELECT d.name FROM {DIRECTORIES} d WHERE"
+        in_use = self.IN_USE.format(self.sessions.runs)
+        if not prefix:
+            return Statement(f"{text} {in_use}")
+        begins = "d.name >= %(prefix)s AND d.name < %(end)s"  # LIKE would use no index here
+        params = {"prefix": prefix, "end": end_of(prefix)}
+        return Statement(f"{text} {begins} AND {in_use}", params)
 
     def _conditions(self, edit: Edit, directory: str, revision: str) -> str:
         """Return what must be true; the arguments are the id and the revision of the directory.
