@@ -21,6 +21,7 @@ class ProcessActor(Actor):
         super().__init__(using)
         self.child = Child("tests.contract.actor_process:serve")
         self.ended = False
+        # Not a SimpleQueue: see idle_executors_at_rest().
         self._pending = queue.Queue()
         threading.Thread(target=self._read, name="actor-process", daemon=True).start()
 

@@ -200,6 +200,7 @@ class ThreadActor(Actor):
 
     def __init__(self, using):
         super().__init__(using)
+        # Not a SimpleQueue: see idle_executors_at_rest().
         self._commands = queue.Queue()
         self.thread = threading.Thread(target=self._run, name="actor", daemon=True)
         self.thread.start()

@@ -21,9 +21,9 @@ LIBRARY = ctypes.PyDLL(None)
 #: where CPython keeps the GIL
 RUNTIME = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 SIZE = 1 << 20
-#: the number of the system call in which a thread waits for another one
+#: the number of the system call in which a thread waits for another one; elsewhere it is not known
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())
-#: bytes; what a thread waits at is on its stack if it is this near to the stack's end
+#: bytes; an address at most so far above the stack pointer of a waiting thread is on its stack
 NEAR = 4096
 
 
@@ -122,6 +122,7 @@ def sleepers():
 
 
 def describe_threads():
+    """Return where each thread is, for the message of a test that cannot fork."""
     frames = sys._current_frames()
     stacks = [
         f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident], limit=5))}"

@@ -1,13 +1,16 @@
 """Clients of an etcd, and a look at what it is asked and keeps that goes past all of them."""
 
 import re
+import threading
 import urllib.request
 
 import pytest
 
 from distlock import locks
 from distlock.backends.etcd import watches
+from distlock.backends.etcd.messages import put
 from tests.contract.actor_process import actors
+from tests.contract.actors import PATIENCE
 
 BACKEND = "distlock.backends.etcd.EtcdBackend"
 #: seconds; the time limit of a request, for tests that reach it
@@ -85,3 +88,30 @@ def hintless_watches(monkeypatch):
             return on_message(self, message, *others)
 
     monkeypatch.setattr(watches.Watches, "_on_message", without_hint)
+
+
+@pytest.fixture
+def told():
+    """A callback that notes how often it was called, and whether it was."""
+
+    class Told(threading.Event):
+        times = 0
+
+        def __call__(self):
+            self.times += 1
+            self.set()
+
+    return Told()
+
+
+def revision(client, key, value=""):
+    return client.txn([], [put(key, value)]).revision
+
+
+def followed(client, *keys):
+    """Wait until keys are followed; return a revision since when nothing is missed."""
+    for key in keys:
+        begun = threading.Event()
+        client.watches.add(key, 0, begun.set)  # it has not seen the revision with which that begins
+        assert begun.wait(PATIENCE)
+    return revision(client, keys[0])

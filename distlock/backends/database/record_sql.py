@@ -209,7 +209,7 @@ class RecordSQL(ABC):
     )
     #: whether the server can tell of changes, see notify()
     NOTIFIES: ClassVar[bool] = False
-    #: Whether the directory d has a record of a session that runs, or of none.
+    #: the condition that the directory d has a record of a session that runs, or of none
     IN_USE: ClassVar[str] = (
         f"EXISTS (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
         " WHERE r.directory = d.id AND (r.session IS NULL OR s.{0}))"
