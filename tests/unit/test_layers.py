@@ -53,6 +53,7 @@ LAYERS = [
     ["backends.database.stall_monitor"],
     ["backends.database.wait_manager"],
     ["backends.database.queries", "backends.database.transactions"],
+    ["backends.database.record_listeners"],
     ["backends.database.record_watcher"],
     ["backends.database.checks"],
     ["backends.database.store"],

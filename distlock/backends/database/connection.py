@@ -66,7 +66,14 @@ class RawConnection(ABC):
     hears: ClassVar[bool] = False
 
     def notifications(self) -> list[str]:
-        """PostgreSQL: return what NOTIFY has told this session since the last time."""
+        """Return what the server has told this session since the last time, without waiting.
+
+        On PostgreSQL, the texts of NOTIFY; on MySQL an empty text for an answer to send().
+        """
+        raise NotImplementedError
+
+    def send(self, statement: Statement) -> None:
+        """MySQL: send a statement whose answer notifications() will collect."""
         raise NotImplementedError
 
 
@@ -185,6 +192,8 @@ class Connection:
         self.usable = True
         #: a pooler may give every packet to another session of the server
         self.pooled = False
+        #: what the native locks of its tables are named after, see AdvisoryLocks.key()
+        self.namespace = ""
         #: the dialect of its engine; the lender sets this
         self.dialect: Dialect
         #: the time by clock() by which ask() has to be answered, None for no limit; the lender sets
@@ -212,10 +221,7 @@ class Connection:
         StatementFailed.
         """
         limit = None if self.until is None else max(self.until - clock(), SHORTEST_LIMIT)
-        before = self.before
-        if self._renames_tables:
-            sql = with_tables_renamed(statement.sql, self.wrapper.vendor)
-            statement = statement._replace(sql=sql)
+        before, statement = self.before, self._renamed(statement)
         if self.pooled:
             sql = "; ".join((*before, statement.sql))
             statement = statement._replace(sql=sql, prepare=False)
@@ -243,11 +249,24 @@ class Connection:
         return self._raw.hears
 
     def notifications(self) -> list[str]:
-        """PostgreSQL: return what NOTIFY has told since the last time. Raises a StatementFailed."""
+        """See RawConnection.notifications(). Raises a StatementFailed."""
         try:
             return self._raw.notifications()
         except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
             raise self._failure(error) from error
+
+    def send(self, statement: Statement) -> None:
+        """See RawConnection.send(). Raises a StatementFailed."""
+        try:
+            self._raw.send(self._renamed(statement))
+        except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
+            raise self._failure(error) from error
+
+    def _renamed(self, statement: Statement) -> Statement:
+        if not self._renames_tables:
+            return statement
+        sql = with_tables_renamed(statement.sql, self.wrapper.vendor)
+        return statement._replace(sql=sql)
 
     def _failure(self, error: Exception) -> errors.StatementFailed:
         kind = errors.failure(error, self.wrapper.vendor)
@@ -278,8 +297,6 @@ class DatabaseSession(Connection):
         self.target: tuple[Any, ...] = ()
         #: where the server finds the table of the locks: the schema, on MySQL the database
         self.schema = ""
-        #: what the native locks of that table are named after, see AdvisoryLocks.key()
-        self.namespace = ""
         #: when it was used last, by clock()
         self.idle_since = 0.0
         self._closing = threading.Lock()

@@ -123,10 +123,26 @@ class MySQLConnection(RawConnection):
             until = clock() + limit
             if statement.prepare and self._prepares:
                 sql = self._prepared.get(sql) or self._prepare(sql, limit) or sql
-            connection.send_query(self._text(sql, statement.params))
+            self.send(Statement(sql, statement.params))
             wait(self._socket, until)
             connection.read_query_result()
-        results = []
+        return self._results()
+
+    def send(self, statement: Statement) -> None:
+        """See RawConnection.send()."""
+        self._connection.send_query(self._text(statement.sql, statement.params))
+
+    hears: ClassVar[bool] = True
+
+    def notifications(self) -> list[str]:
+        """See RawConnection.notifications()."""
+        if not self._socket.poll(0):
+            return []
+        self._connection.read_query_result()
+        return [""] * len(self._results())
+
+    def _results(self) -> list[Result]:
+        connection, results = self._connection, list[Result]()
         while True:
             found = connection.store_result()
             rows = list(found.fetch_row(0)) if found else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest
@@ -11,12 +12,15 @@ from distlock.backends.database.connection import Connection, DatabaseSession, a
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
+    LISTENER,
     RECORDS,
     SESSIONS,
     ApplyResult,
     Edit,
     RecordSQL,
     by_shape,
+    channel_of,
+    listener_locks,
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
@@ -276,6 +280,7 @@ class MySQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "
+    NOTIFIES: ClassVar[str] = "KILL"
     HAS: ClassVar[str] = (
         "INSTR(LOWER(r.value), %(text)s) > 0 OR INSTR(r.value, %(escape)s) > 0"
         " OR LENGTH(r.value) <> CHAR_LENGTH(r.value)"
@@ -291,10 +296,14 @@ class MySQLRecords(RecordSQL):
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
-        answer = _in_transaction(connection, self._packet(edit, create=create), edit.params())
-        revision, found, held, stale, *moved = answer.rows[-1]
+        channels = [channel_of(edit.directory, key) for key in (None, *edit.keys)]
+        listeners = list(chain(*[listener_locks(connection.namespace, one) for one in channels]))
+        params = edit.params() | named_values("listener", listeners)
+        answer = _in_transaction(connection, self._packet(edit, create=create), params)
+        revision, found, held, stale, heard, *moved = answer.rows[-1]
         new = None if revision is None else int(revision)
-        return ApplyResult(new, bool(found), bool(held), bool(stale), moved=moved)
+        told = [listeners[int(number)] for number in heard.split(",")] if heard else ()
+        return ApplyResult(new, bool(found), bool(held), bool(stale), told, moved)
 
     @by_shape
     def _packet(self, edit: Edit, *, create: bool) -> str:
@@ -324,9 +333,29 @@ class MySQLRecords(RecordSQL):
         stale = self._stale.format("@distlock_id")
         verdict = (
             "SELECT @distlock_new, @distlock_id IS NOT NULL, @distlock_held,"
-            f" IF(@distlock_new IS NULL, {stale}, 0){moved}"
+            f" IF(@distlock_new IS NULL, {stale}, 0), {self._heard(edit)}{moved}"
         )
         return _transaction(statements, verdict)
+
+    def _heard(self, edit: Edit) -> str:
+        """Ask for the numbers of the listener locks that somebody has.
+
+        It is after the commit: who takes one later looks after that, and sees the change.
+        """
+        number = "IF(IS_USED_LOCK(%(listener{0})s), '{0}', NULL)"
+        count = len(listener_locks("", "")) * (len(edit.keys) + 1)
+        numbers = ", ".join(map(number.format, range(count)))
+        return f"IF(@distlock_new IS NULL, '', CONCAT_WS(',', {numbers}))"
+
+    def notify(self, notices: Collection[tuple[str, str]]) -> Sequence[Statement]:
+        """See RecordSQL.notify(): end the sleep of each who has such a lock, see SleepListener.
+
+        The server itself looks up whose it is, so nothing else is ever ended. A change in a
+        transaction of the caller has not asked who listens, and names channels: they look by
+        themselves.
+        """
+        kill = "KILL QUERY IS_USED_LOCK(%s)"
+        return [Statement(kill, (name,)) for name, _ in notices if name.startswith(LISTENER)]
 
     def _alive(self, edit: Edit) -> list[str]:
         if not edit.sessions:

@@ -273,7 +273,7 @@ class PostgreSQLRecords(RecordSQL):
 
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
     BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
-    NOTIFIES: ClassVar[bool] = True
+    NOTIFIES: ClassVar[str] = "NOTIFY"
     HAS: ClassVar[str] = (
         'strpos(LOWER(r.value COLLATE "C"), %(text)s) > 0 OR strpos(r.value, %(escape)s) > 0'
         " OR octet_length(r.value) <> length(r.value)"
@@ -381,7 +381,7 @@ class PostgreSQLRecords(RecordSQL):
         rows = connection.ask(Statement(sql, named_values("session", sessions))).rows
         return [(directory, key) for directory, key in rows]
 
-    def notify(self, notices: Collection[tuple[str, str]]) -> Statement | None:
+    def notify(self, notices: Collection[tuple[str, str]]) -> Sequence[Statement]:
         """See RecordSQL.notify()."""
         calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
-        return Statement(f"SELECT {calls}", tuple(chain.from_iterable(notices)))
+        return [Statement(f"SELECT {calls}", tuple(chain.from_iterable(notices)))]

@@ -2,18 +2,13 @@
 
 What it says is a hint. It looks often at first, and then less and less until something changes.
 
-On PostgreSQL it listens, too. NOTIFY costs its sender more than a change does, so a change is
-notified only if somebody listens: each listener holds an advisory lock that says so. Each
-directory, and each record, has a channel, so that a change wakes only those processes that wait for
-it. They share channels, and locks, by the hash of their names, because the server has room for so
-many locks only. https://www.postgresql.org/docs/current/sql-notify.html
+Where the server can tell of changes, it listens, too.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import random
 import select
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distlock.backends.database import errors
-from distlock.backends.database.connection import DatabaseSession
-from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, channel_of, key_of
+from distlock.backends.database.record_listeners import LISTENERS, RecordListener
+from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, channel_of
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address
@@ -35,85 +29,13 @@ from distlock.exceptions import LockUnavailable
 
 T = TypeVar("T", str, Address)
 
-#: Seconds between two looks: at the least, where a session is about to end, and at most where
-#: the server tells of changes. See also RecordSQL.PAUSES.
-_SHORTEST_PAUSE, _SLOW = 0.01, 3.0
+#: Seconds between two looks, at the least: where a session is about to end. See also
+#: RecordSQL.PAUSES.
+_SHORTEST_PAUSE = 0.01
 #: Seconds until a look that failed is tried again.
 _RETRY_PAUSE = 0.5
 #: Seconds that the thread stays after the last watch.
 _LINGER = 1.0
-#: Seconds for which a channel is kept that is not needed any more.
-_KEEP = 2.0
-
-
-class RecordListener:
-    """A session that listens; one thread uses it, and nobody else."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._session: DatabaseSession | None = None
-        #: whether the driver cannot listen
-        self._cannot_listen = False
-        #: the channels that it listens on, and until when each is kept at least
-        self._channels: dict[str, float] = {}
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when something was heard, -1 if there is none."""
-        return -1 if self._session is None else self._session.fileno()
-
-    def listen(self, channels: Collection[str]) -> bool:
-        """Listen on these channels, from now on; False if that is not possible.
-
-        Behind a pooler it is not: what is heard would go to nobody. Raises a StatementFailed.
-        """
-        if self._pool.pooled or self._cannot_listen:
-            return False
-        now = clock()
-        needed = set(channels)
-        new = sorted(needed - self._channels.keys())
-        if new and self._session is None:
-            session = self._session = self._pool.open()
-            self._cannot_listen = session.pooled or not session.hears
-            if self._cannot_listen:
-                self.close()
-                return False
-        old = [one for one, until in self._channels.items() if until < now and one not in needed]
-        steps = [f"LISTEN {channel}" for channel in new]
-        steps += [f"SELECT pg_advisory_lock_shared({key_of(channel)})" for channel in new]
-        for channel in old:
-            steps += [f"UNLISTEN {channel}", f"SELECT pg_advisory_unlock_shared({key_of(channel)})"]
-        if steps and self._session is not None:
-            try:
-                self._session.run(Statement("; ".join(steps)), self._pool.timeout)
-            except Exception as error:
-                self.close()  # some of the locks may have been taken
-                if not isinstance(error, errors.RowLocked):
-                    raise
-                return False  # changes were being made, one after the other
-        for channel in old:
-            del self._channels[channel]
-        self._channels |= dict.fromkeys(needed, now + _KEEP)
-        return True
-
-    def heard(self) -> list[ChangeNotice]:
-        """Return the notifications since the last call.
-
-        Raises a StatementFailed if the session was lost, perhaps with notifications.
-        """
-        if self._session is None:
-            return []
-        try:
-            return list(map(ChangeNotice.read, self._session.notifications()))
-        except Exception:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the session; it is opened again when it is needed."""
-        session, self._session = self._session, None
-        self._channels.clear()
-        if session is not None:
-            session.close()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -238,7 +160,7 @@ class RecordWatcher:
     # The thread
 
     def _run(self, alarm: _Alarm, watches: set[_Watch]) -> None:
-        listener = RecordListener(self._runner.pool) if self._listens else None
+        listener = LISTENERS[self._sql.NOTIFIES](self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(*self._sql.PAUSES)
         while True:
@@ -252,9 +174,11 @@ class RecordWatcher:
                     # Listen before looking: changes after the look are notified.
                     channels = {channel_of(one.directory, one.key) for one in watches.copy()}
                     listening = listener is not None and listener.listen(channels)
-                    first_end = self._look(all_of_them=failed)
-                    pause = random.uniform(0.5, 1.0) * _SLOW if listening else next(pauses)
+                    revisions, first_end = self._look(all_of_them=failed)
+                    pause = listener.pause(pauses) if listener and listening else next(pauses)
                     rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
+                    if listener is not None and watches:
+                        listener.rest(rest, revisions)
                 if self._sleep(alarm, listener, clock() + rest):
                     pauses = backoff(*self._sql.PAUSES)
             except Exception as error:
@@ -305,15 +229,16 @@ class RecordWatcher:
                 self._answer(watch)
         return look
 
-    def _look(self, *, all_of_them: bool) -> float:
+    def _look(self, *, all_of_them: bool) -> tuple[dict[str, int], float]:
         """Answer those whose directory or record has changed, after an outage ``all_of_them``.
 
-        Returns the seconds until the first session ends of those that have records there.
+        Returns the revisions of their directories, and the seconds until the first session ends of
+        those that have records there.
         """
         watches = self._watches.copy()
-        revisions: dict[str, int] = {}
+        revisions = dict.fromkeys((one.directory for one in watches), 0)
         first_end = math.inf
-        for name, revision, rest in self._rows(self._sql.look, {one.directory for one in watches}):
+        for name, revision, rest in self._rows(self._sql.look, [*revisions]):
             revisions[name] = int(revision)
             if rest is not None:
                 first_end = min(first_end, int(rest) / 1_000_000)
@@ -323,11 +248,11 @@ class RecordWatcher:
                 with suppress(LockUnavailable):
                     self._end_expired(name)
         if not all_of_them:
-            watches = {one for one in watches if revisions.get(one.directory, 0) > one.since}
+            watches = {one for one in watches if revisions[one.directory] > one.since}
             watches = self._whose_record_has_changed(watches)
         for watch in watches:
             self._answer(watch)
-        return first_end
+        return revisions, first_end
 
     def _whose_record_has_changed(self, watches: set[_Watch]) -> set[_Watch]:
         """Leave out those who watch one record, which has not changed."""

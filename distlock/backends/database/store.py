@@ -82,7 +82,7 @@ class DatabaseStore(RecordStore):
             self._sql,
             self.read,
             # A greenlet that waits in poll() for a driver's socket would stop all others.
-            listens=self._sql.NOTIFIES and not gevent_patched(),
+            listens=bool(self._sql.NOTIFIES) and not gevent_patched(),
         )
 
     # Records
@@ -280,9 +280,9 @@ class DatabaseStore(RecordStore):
     ) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
         texts = [(channel, notice.text()) for channel, notice in notices]
-        if texts and (statement := self._sql.notify(texts)):
+        for statement in self._sql.notify(texts) if texts else ():
             with suppress(errors.StatementFailed):  # they look now and then
-                self._runner.attempt(lambda db: db.ask(statement), deadline)
+                self._runner.attempt(lambda db: db.ask(statement), deadline)  # noqa: B023
 
     def close(self) -> None:
         """Give the session back that listens for changes. Who waits for some looks again."""
