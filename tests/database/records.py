@@ -7,6 +7,7 @@ from tests.databases import DATABASES, SERVERS
 EVERYWHERE = pytest.mark.parametrize("kind", DATABASES)
 ON_SERVERS = pytest.mark.parametrize("kind", SERVERS)
 ON_POSTGRESQL = pytest.mark.parametrize("kind", ["postgresql"])
+ON_MARIADB = pytest.mark.parametrize("kind", ["mariadb"])
 ON_SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
 
 

@@ -1,18 +1,22 @@
-"""PostgreSQL tells who watches of changes of records, and nobody else."""
+"""The server tells who watches of changes of records, and nobody else."""
 
 import json
+import threading
 
 import psycopg
 import pytest
+from django.db import connections
 
 from distlock import locks
-from distlock.backends.database.record_sql import channel_of, key_of
-from distlock.backends.store import Exists, Put
+from distlock.backends.database.advisory_locks import listen_key
+from distlock.backends.database.mariadb import MySQLRecords
+from distlock.backends.database.record_sql import channel_of
+from distlock.backends.store import Delete, Exists, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.database.records import EVERYWHERE, ON_POSTGRESQL
-from tests.databases import moved
+from tests.database.records import EVERYWHERE, ON_MARIADB, ON_POSTGRESQL
+from tests.databases import moved, publish
 from tests.servers.pgbouncer import PgBouncer
 
 
@@ -103,7 +107,7 @@ def nobody_else_listens(sql, directory, key=None):
 
     That of another test may not have ended yet.
     """
-    number = key_of(channel_of(directory, key)) % 2**64
+    number = listen_key(channel_of(directory, key)) % 2**64
     ((heard,),) = sql(
         "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
         f" AND classid = {number >> 32} AND objid = {number % 2**32}"
@@ -147,3 +151,122 @@ def test_behind_a_pooler_changes_are_seen_all_the_same(store, make, postgresql, 
         assert watch.wait(clock() + PATIENCE)
         assert behind.renew([session.id], [(name, "b")]).present == {(name, "b")}
         locks.close_all()
+
+
+@pytest.fixture
+def seldom(monkeypatch):
+    """On MariaDB, who watches looks so seldom by itself that only a hint comes in time."""
+    monkeypatch.setattr(MySQLRecords, "PAUSES", (10 * PATIENCE, 10 * PATIENCE))
+
+
+PROCESSES = "information_schema.processlist"
+ROUNDS = 300
+
+
+def sleepers(sql):
+    """Return the ids of the sessions that sleep until a change wakes them."""
+    asleep = "info LIKE 'SELECT SLEEP(% FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM %'"
+    return {int(ident) for (ident,) in sql(f"SELECT id FROM {PROCESSES} WHERE {asleep}")}
+
+
+def kills(sql):
+    ((_, number),) = sql("SHOW GLOBAL STATUS LIKE 'Com_kill%'")[:1]
+    return int(number)
+
+
+@ON_MARIADB
+@pytest.mark.parametrize("key", ["a", None])
+def test_a_change_ends_the_sleep_of_who_waits_for_it(store, make, name, sql, seldom, key):
+    eventually(lambda: not sleepers(sql))
+    revision = store.apply(name, [Put("a", 1)])
+    watch = store.watch(name, revision, key)
+    eventually(lambda: len(sleepers(sql)) == 1)
+    make(wait="auto").store.apply(name, [Put("a", 2)])
+    assert watch.wait(clock() + PATIENCE)
+
+
+@ON_MARIADB
+def test_no_change_is_missed_between_a_look_and_a_sleep(store, make, name, seldom):
+    """Each watch begins while somebody else is about to make the change that it waits for."""
+    other = make(wait="auto").store
+    go = threading.Barrier(2)
+
+    def change():
+        for number in range(ROUNDS):
+            go.wait(PATIENCE)
+            other.apply(name, [Put("a", number)])
+
+    revision = store.apply(name, [Put("a", "")])
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(ROUNDS):
+            watch = store.watch(name, revision)
+            go.wait(PATIENCE)
+            assert watch.wait(clock() + PATIENCE)
+            revision = store.read(name).revision
+    finally:
+        go.abort()
+        changing.join()
+
+
+@ON_MARIADB
+def test_nobody_is_woken_by_what_nobody_waits_for(store, make, name, sql):
+    while channel_of(name, "b") in (channel_of(name, "a"), channel_of(name)):
+        name += "'"
+    eventually(lambda: not sleepers(sql))
+    before = kills(sql)
+    revision = store.apply(name, [Put("a", 1), Put("b", 1)])
+    watch = store.watch(name, revision, "b")
+    eventually(lambda: len(sleepers(sql)) == 1)
+    other = make(wait="auto").store
+    other.apply(name, [Put("a", 2)])
+    assert kills(sql) == before
+    other.apply(name, [Delete("b")])
+    assert watch.wait(clock() + PATIENCE)
+    assert kills(sql) == before + 1
+
+
+@ON_MARIADB
+def test_one_session_sleeps_for_all_watches(store, name, sql):
+    eventually(lambda: not sleepers(sql))
+    watches = [store.watch(f"{name}:{number}", 0) for number in range(20)]
+    eventually(lambda: len(sleepers(sql)) == 1)
+    for watch in watches:
+        watch.abandon()
+    eventually(lambda: not sleepers(sql))
+
+
+@ON_MARIADB
+def test_many_wait_for_one_directory_and_all_see_its_change(store, make, name, sql):
+    """More than can be woken: the others look by themselves."""
+    revision = store.apply(name, [Put("a", 1)])
+    watches = [make(wait="auto").store.watch(name, revision) for _ in range(7)]
+    eventually(lambda: len(sleepers(sql)) == 7)
+    store.apply(name, [Put("a", 2)])
+    assert all(watch.wait(clock() + PATIENCE) for watch in watches)
+
+
+@ON_MARIADB
+def test_a_sleeper_whose_session_was_ended_wakes_everybody(store, name, sql, seldom):
+    watch = store.watch(name, 0)
+    eventually(lambda: sleepers(sql))
+    for ident in sleepers(sql):
+        sql(f"KILL {ident}")
+    assert watch.wait(clock() + PATIENCE)
+
+
+@ON_MARIADB
+def test_who_may_not_wake_others_changes_all_the_same(store, make, name, sql):
+    """The server refuses to let one user end what another one does."""
+    sql("CREATE USER IF NOT EXISTS other@'%' IDENTIFIED BY 'other'")
+    sql("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO other@'%'")
+    watch = store.watch(name, store.apply(name, [Put("a", 1)]))
+    eventually(lambda: sleepers(sql))
+    known = {**connections.settings["mariadb"]}
+    publish("mariadb", {"USER": "other", "PASSWORD": "other"})
+    try:
+        assert make(wait="auto").store.apply(name, [Put("a", 2)])
+    finally:
+        publish("mariadb", {part: known[part] for part in ("USER", "PASSWORD")})
+    assert watch.wait(clock() + PATIENCE)

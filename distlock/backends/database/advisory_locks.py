@@ -39,6 +39,29 @@ def digest(namespace: str, name: str) -> bytes:
     return hashlib.sha256(f"{namespace}\0{name}".encode()).digest()
 
 
+@functools.cache
+def listen_key(channel: str) -> int:
+    """Return the advisory lock of PostgreSQL that says that somebody listens on a channel.
+
+    Never change this.
+    """
+    return int.from_bytes(digest("distlock records", channel)[:8], "big", signed=True)
+
+
+#: The beginning of the names of listener_locks().
+LISTENER = "dlisten:"
+
+
+@functools.lru_cache(maxsize=1024)
+def listener_locks(namespace: str, channel: str) -> tuple[str, ...]:
+    """Return the named locks of MySQL that say that somebody listens on a channel.
+
+    Each has one owner at most, so each channel has a few. Never change their names.
+    """
+    name = f"{LISTENER}{digest(namespace, channel).hex()[:48]}"
+    return tuple(f"{name}:{number}" for number in range(4))
+
+
 class AdvisoryLocks(ABC):
     """The native locks of an engine, as SQL. Keys are SQL literals, so few texts need values."""
 

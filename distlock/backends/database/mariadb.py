@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
-from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest
+from distlock.backends.database.advisory_locks import MARK, AdvisoryLocks, digest, listener_locks
 from distlock.backends.database.connection import Connection, DatabaseSession, at_most
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
-    LISTENER,
     RECORDS,
     SESSIONS,
     ApplyResult,
@@ -20,7 +19,6 @@ from distlock.backends.database.record_sql import (
     RecordSQL,
     by_shape,
     channel_of,
-    listener_locks,
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
@@ -280,7 +278,7 @@ class MySQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "DO 0; "
-    NOTIFIES: ClassVar[str] = "KILL"
+    LISTENS: ClassVar[str] = "KILL"
     HAS: ClassVar[str] = (
         "INSTR(LOWER(r.value), %(text)s) > 0 OR INSTR(r.value, %(escape)s) > 0"
         " OR LENGTH(r.value) <> CHAR_LENGTH(r.value)"
@@ -346,16 +344,6 @@ class MySQLRecords(RecordSQL):
         count = len(listener_locks("", "")) * (len(edit.keys) + 1)
         numbers = ", ".join(map(number.format, range(count)))
         return f"IF(@distlock_new IS NULL, '', CONCAT_WS(',', {numbers}))"
-
-    def notify(self, notices: Collection[tuple[str, str]]) -> Sequence[Statement]:
-        """See RecordSQL.notify(): end the sleep of each who has such a lock, see SleepListener.
-
-        The server itself looks up whose it is, so nothing else is ever ended. A change in a
-        transaction of the caller has not asked who listens, and names channels: they look by
-        themselves.
-        """
-        kill = "KILL QUERY IS_USED_LOCK(%s)"
-        return [Statement(kill, (name,)) for name, _ in notices if name.startswith(LISTENER)]
 
     def _alive(self, edit: Edit) -> list[str]:
         if not edit.sessions:

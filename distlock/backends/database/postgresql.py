@@ -7,10 +7,9 @@ import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any, ClassVar
 
-from distlock.backends.database.advisory_locks import FIRST, MARK, AdvisoryLocks, digest
+from distlock.backends.database.advisory_locks import FIRST, MARK, AdvisoryLocks, digest, listen_key
 from distlock.backends.database.connection import Connection, DatabaseSession, at_most
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
@@ -21,7 +20,6 @@ from distlock.backends.database.record_sql import (
     RecordSQL,
     by_shape,
     channel_of,
-    key_of,
 )
 from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Statement, in_list, named_values
@@ -273,7 +271,7 @@ class PostgreSQLRecords(RecordSQL):
 
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
     BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
-    NOTIFIES: ClassVar[str] = "NOTIFY"
+    LISTENS: ClassVar[str] = "NOTIFY"
     HAS: ClassVar[str] = (
         'strpos(LOWER(r.value COLLATE "C"), %(text)s) > 0 OR strpos(r.value, %(escape)s) > 0'
         " OR octet_length(r.value) <> length(r.value)"
@@ -295,7 +293,7 @@ class PostgreSQLRecords(RecordSQL):
         # The channels that are notified, and the locks of those who listen there.
         for number, key in enumerate([None, *edit.keys]):
             params[f"channel{number}"] = channel = channel_of(edit.directory, key)
-            params[f"listens{number}"] = key_of(channel)
+            params[f"listens{number}"] = listen_key(channel)
         statement = Statement(self._packet(edit, create=create), params, prepare=not create)
         revision, found, held, stale, heard, *moved = connection.ask(statement).rows[-1]
         told = heard.split(",") if heard else ()
@@ -380,8 +378,3 @@ class PostgreSQLRecords(RecordSQL):
         sql = f"{delete}; {touch}; {clear} RETURNING d.name, {RECORDS}.name"
         rows = connection.ask(Statement(sql, named_values("session", sessions))).rows
         return [(directory, key) for directory, key in rows]
-
-    def notify(self, notices: Collection[tuple[str, str]]) -> Sequence[Statement]:
-        """See RecordSQL.notify()."""
-        calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
-        return [Statement(f"SELECT {calls}", tuple(chain.from_iterable(notices)))]

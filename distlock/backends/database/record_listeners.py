@@ -1,9 +1,9 @@
 """Sessions in which a process hears that records have changed: a hint, so that it looks now.
 
 Each directory, and each record, has a channel, so that a change wakes only those processes that
-wait for it. They share channels by the hash of their names, because the server has room for so many
-locks only: each listener has a lock in the server that says that it listens, and nothing is told of
-other changes, because to tell costs more than the change does.
+wait for it. To tell costs more than the change does. So each listener has a lock in the server for
+each of its channels: without one a change is not notified. Names share channels by their hash,
+because the server has room for so many locks only.
 
 - PostgreSQL tells by NOTIFY. https://www.postgresql.org/docs/current/sql-notify.html
 - MySQL and MariaDB have nothing like it. The listener sleeps in the server, and who makes a change
@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from distlock.backends.database import errors
+from distlock.backends.database.advisory_locks import LISTENER, listen_key, listener_locks
 from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_sql import (
-    ChangeNotice,
-    changed_since,
-    key_of,
-    listener_locks,
-)
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.record_sql import DIRECTORIES, ChangeNotice
+from distlock.backends.database.statements import Statement, named_values
 from distlock.concurrency.clock import clock
 
 #: Seconds between two looks, at most, of those who hear of all changes.
@@ -107,6 +104,11 @@ class RecordListener(ABC):
     @abstractmethod
     def _read(self, session: DatabaseSession) -> list[ChangeNotice]: ...
 
+    @staticmethod
+    @abstractmethod
+    def tell(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
+        """Return what tells those of changes who listen on channels: see ApplyResult.heard."""
+
     def close(self) -> None:
         """End the session; it is opened again when it is needed."""
         session, self._session = self._session, None
@@ -124,13 +126,23 @@ class NotifyListener(RecordListener):
 
     def _change(self, session: DatabaseSession, new: list[str], old: list[str]) -> None:
         steps = [f"LISTEN {channel}" for channel in new]
-        steps += [f"SELECT pg_advisory_lock_shared({key_of(channel)})" for channel in new]
+        steps += [f"SELECT pg_advisory_lock_shared({listen_key(channel)})" for channel in new]
         for channel in old:
-            steps += [f"UNLISTEN {channel}", f"SELECT pg_advisory_unlock_shared({key_of(channel)})"]
+            steps += [
+                f"UNLISTEN {channel}",
+                f"SELECT pg_advisory_unlock_shared({listen_key(channel)})",
+            ]
         session.run(Statement("; ".join(steps)), self._pool.timeout)
 
     def _read(self, session: DatabaseSession) -> list[ChangeNotice]:
         return list(map(ChangeNotice.read, session.notifications()))
+
+    @staticmethod
+    def tell(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
+        """See RecordListener.tell()."""
+        calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
+        texts = [(channel, notice.text()) for channel, notice in notices]
+        return [Statement(f"SELECT {calls}", tuple(chain(*texts)))]
 
 
 class SleepListener(RecordListener):
@@ -166,11 +178,15 @@ class SleepListener(RecordListener):
         """See RecordListener.rest()."""
         if self._session is None or self._sleeps:
             return
-        changed, values = changed_since(revisions)
+        one = "(name = %(name{0})s AND revision > %(revision{0})s)"
+        changed = " OR ".join(map(one.format, range(len(revisions))))
+        values = named_values("name", [*revisions])
+        values |= named_values("revision", [*revisions.values()])
         # The answer comes before the thread looks again by itself.
-        text = f"SELECT SLEEP({seconds * 0.9:.3f}) FROM DUAL WHERE NOT {changed}"
+        sleep = f"SELECT SLEEP({seconds * 0.9:.3f}) FROM DUAL"
+        unless = f" WHERE NOT EXISTS (SELECT 1 FROM {DIRECTORIES} WHERE {changed})"
         try:
-            self._session.send(Statement(text, values))
+            self._session.send(Statement(sleep + unless, values))
         except Exception:
             self.close()
             raise
@@ -184,11 +200,21 @@ class SleepListener(RecordListener):
         directories, self._sleeps = self._sleeps, ()
         return [ChangeNotice(one) for one in directories]
 
+    @staticmethod
+    def tell(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
+        """See RecordListener.tell(). Only who has such a lock is woken: the server looks it up.
+
+        Some changes, as in a transaction of the caller, have not asked who listens, and name
+        channels: those who listen there look by themselves.
+        """
+        kill = "KILL QUERY IS_USED_LOCK(%s)"
+        return [Statement(kill, (name,)) for name, _ in notices if name.startswith(LISTENER)]
+
     def close(self) -> None:
         """See RecordListener.close()."""
         super().close()
         self._sleeps = ()
 
 
-#: By the statement that tells them, see RecordSQL.NOTIFIES.
+#: See RecordSQL.LISTENS.
 LISTENERS = {"NOTIFY": NotifyListener, "KILL": SleepListener}

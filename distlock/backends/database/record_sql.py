@@ -8,12 +8,11 @@ in the middle keeps no row locked. SQLite has no server; there it is a transacti
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from distlock.backends.database.connection import Connection
@@ -133,14 +132,12 @@ class ApplyResult(NamedTuple):
     held: bool = True
     #: it has records of sessions whose time is over
     stale: bool = False
-    #: the channels, or their locks, see notify(), on which somebody listens for what was changed
+    #: the channels, or their listener_locks(), on which somebody listens for what was changed
     heard: Sequence[str] = ()
     #: of the record that was moved: key, value, and the revisions at which it was put
     moved: Sequence[Any] = ()
 
 
-#: What the names of listener_locks() begin with.
-LISTENER = "dlisten:"
 #: Bytes of a text that NOTIFY takes, at most.
 _LONGEST_TEXT = 7999
 
@@ -149,23 +146,6 @@ def channel_of(directory: str, key: str | None = None) -> str:
     """Return the channel for notifications of changes of a directory, or of one record."""
     name = directory if key is None else f"{directory}\0{key}"
     return f"distlock_records_{zlib.crc32(name.encode()) & 255}"
-
-
-@functools.cache
-def key_of(channel: str) -> int:
-    """Return the advisory lock that says that somebody listens. Never change this."""
-    digest = hashlib.sha256(f"distlock records\0{channel}".encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
-
-
-@functools.lru_cache(maxsize=1024)
-def listener_locks(namespace: str, channel: str) -> tuple[str, ...]:
-    """Return the named locks of MySQL that say that somebody listens on a channel.
-
-    Each has one owner at most, so each channel has a few. Never change their names.
-    """
-    digest = hashlib.sha256(f"{namespace}\0{channel}".encode()).hexdigest()
-    return tuple(f"{LISTENER}{digest[:48]}:{number}" for number in range(4))
 
 
 class ChangeNotice(NamedTuple):
@@ -219,8 +199,8 @@ class RecordSQL(ABC):
         f"FROM {RECORDS} r WHERE r.directory = {{0}} AND r.name >= %(begin)s AND r.name < %(end)s"
         " ORDER BY r.name LIMIT 1"
     )
-    #: the statement by which the server tells of changes, if it can; see notify()
-    NOTIFIES: ClassVar[str] = ""
+    #: the key of LISTENERS, if the server can tell of changes
+    LISTENS: ClassVar[str] = ""
     #: the condition that the directory d has a record of a session that runs, or of none
     IN_USE: ClassVar[str] = (
         f"EXISTS (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
@@ -397,10 +377,6 @@ class RecordSQL(ABC):
             params,
         )
 
-    def notify(self, notices: Collection[tuple[str, str]]) -> Sequence[Statement]:
-        """Tell those who listen on channels a text each, as far as anybody can listen."""
-        return ()
-
     # Sweeping
 
     def ended(self) -> Statement:
@@ -416,15 +392,6 @@ class RecordSQL(ABC):
             f" WHERE r.directory = {DIRECTORIES}.id){self.UNCHANGED}",
             {"kept": int(keep * 1_000_000)},
         )
-
-
-def changed_since(revisions: Mapping[str, int]) -> tuple[str, dict[str, Any]]:
-    """Return the condition that one of these directories has a later revision, and its values."""
-    one = "(name = %(name{0})s AND revision > %(revision{0})s)"
-    some = " OR ".join(map(one.format, range(len(revisions))))
-    names = named_values("name", [*revisions])
-    values = named_values("revision", [*revisions.values()])
-    return f"EXISTS (SELECT 1 FROM {DIRECTORIES} WHERE {some})", names | values
 
 
 def _these(addresses: Collection[Address]) -> tuple[str, dict[str, Any]]:

@@ -160,7 +160,7 @@ class RecordWatcher:
     # The thread
 
     def _run(self, alarm: _Alarm, watches: set[_Watch]) -> None:
-        listener = LISTENERS[self._sql.NOTIFIES](self._runner.pool) if self._listens else None
+        listener = LISTENERS[self._sql.LISTENS](self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(*self._sql.PAUSES)
         while True:

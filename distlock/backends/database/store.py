@@ -21,6 +21,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.connect import Engine
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.record_listeners import LISTENERS
 from distlock.backends.database.record_reads import (
     many_of,
     peek_sql,
@@ -82,7 +83,7 @@ class DatabaseStore(RecordStore):
             self._sql,
             self.read,
             # A greenlet that waits in poll() for a driver's socket would stop all others.
-            listens=bool(self._sql.NOTIFIES) and not gevent_patched(),
+            listens=bool(self._sql.LISTENS) and not gevent_patched(),
         )
 
     # Records
@@ -279,8 +280,8 @@ class DatabaseStore(RecordStore):
         self, notices: Collection[tuple[str, ChangeNotice]], deadline: float | None
     ) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
-        texts = [(channel, notice.text()) for channel, notice in notices]
-        for statement in self._sql.notify(texts) if texts else ():
+        listens = self._sql.LISTENS
+        for statement in LISTENERS[listens].tell(notices) if listens and notices else ():
             with suppress(errors.StatementFailed):  # they look now and then
                 self._runner.attempt(lambda db: db.ask(statement), deadline)  # noqa: B023
 
