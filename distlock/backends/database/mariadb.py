@@ -18,7 +18,6 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
     by_shape,
-    channel_of,
 )
 from distlock.backends.database.sql import TABLE, Dialect, keys_of
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
@@ -279,6 +278,7 @@ class MySQLRecords(RecordSQL):
 
     PRIMARY: ClassVar[str] = "DO 0; "
     LISTENS: ClassVar[str] = "KILL"
+    CHANNELS: ClassVar[int] = 2**32
     HAS: ClassVar[str] = (
         "INSTR(LOWER(r.value), %(text)s) > 0 OR INSTR(r.value, %(escape)s) > 0"
         " OR LENGTH(r.value) <> CHAR_LENGTH(r.value)"
@@ -294,7 +294,7 @@ class MySQLRecords(RecordSQL):
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
-        channels = [channel_of(edit.directory, key) for key in (None, *edit.keys)]
+        channels = [self.channel_of(edit.directory, key) for key in (None, *edit.keys)]
         listeners = list(chain(*[listener_locks(connection.namespace, one) for one in channels]))
         params = edit.params() | named_values("listener", listeners)
         answer = _in_transaction(connection, self._packet(edit, create=create), params)

@@ -19,7 +19,6 @@ from distlock.backends.database.record_sql import (
     Edit,
     RecordSQL,
     by_shape,
-    channel_of,
 )
 from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Statement, in_list, named_values
@@ -292,7 +291,7 @@ class PostgreSQLRecords(RecordSQL):
         params = edit.params()
         # The channels that are notified, and the locks of those who listen there.
         for number, key in enumerate([None, *edit.keys]):
-            params[f"channel{number}"] = channel = channel_of(edit.directory, key)
+            params[f"channel{number}"] = channel = self.channel_of(edit.directory, key)
             params[f"listens{number}"] = listen_key(channel)
         statement = Statement(self._packet(edit, create=create), params, prepare=not create)
         revision, found, held, stale, heard, *moved = connection.ask(statement).rows[-1]

@@ -3,7 +3,7 @@
 Each directory, and each record, has a channel, so that a change wakes only those processes that
 wait for it. To tell costs more than the change does. So each listener has a lock in the server for
 each of its channels: without one a change is not notified. Names share channels by their hash,
-because the server has room for so many locks only.
+where the server has room for so many locks only.
 
 - PostgreSQL tells by NOTIFY. https://www.postgresql.org/docs/current/sql-notify.html
 - MySQL and MariaDB have nothing like it. The listener sleeps in the server, and who makes a change
@@ -13,23 +13,51 @@ because the server has room for so many locks only.
 from __future__ import annotations
 
 import random
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import LISTENER, listen_key, listener_locks
 from distlock.backends.database.connection import DatabaseSession
+from distlock.backends.database.drivers import poll_of
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_sql import DIRECTORIES, ChangeNotice
-from distlock.backends.database.statements import Statement, named_values
+from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, ChangeNotice
+from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
 
 #: Seconds between two looks, at most, of those who hear of all changes.
 _SLOW = 3.0
 #: Seconds for which a channel is kept that is not needed any more.
 _KEEP = 2.0
+#: Seconds in which the server ends a sleep.
+_WAKES_WITHIN = 0.1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Watch:
+    """One that watches a directory, or one record of it, which it knows up to a revision."""
+
+    directory: str
+    since: int
+    key: str | None
+    pending: Pending[None]
+
+
+#: Whether that has changed.
+_DIRECTORY = (
+    f"EXISTS (SELECT 1 FROM {DIRECTORIES}"
+    " WHERE name = %(directory{0})s AND revision > %(since{0})s)"
+)
+_RECORD = (
+    f"NOT EXISTS (SELECT 1 FROM {DIRECTORIES} d JOIN {RECORDS} r ON r.directory = d.id"
+    " WHERE d.name = %(directory{0})s AND r.name = %(key{0})s AND r.revision <= %(since{0})s)"
+)
 
 
 class RecordListener(ABC):
@@ -85,8 +113,8 @@ class RecordListener(ABC):
         """Return how long to rest; ``pauses`` has that of those who cannot listen."""
         return next(pauses)
 
-    def rest(self, seconds: float, revisions: Mapping[str, int]) -> None:  # noqa: B027
-        """Begin to rest, unless these directories have later ``revisions`` now."""
+    def rest(self, seconds: float, watches: Collection[Watch]) -> None:  # noqa: B027
+        """Begin to rest, unless one of these has changed by now."""
 
     def heard(self) -> list[ChangeNotice]:
         """Return the notifications since the last call.
@@ -128,10 +156,8 @@ class NotifyListener(RecordListener):
         steps = [f"LISTEN {channel}" for channel in new]
         steps += [f"SELECT pg_advisory_lock_shared({listen_key(channel)})" for channel in new]
         for channel in old:
-            steps += [
-                f"UNLISTEN {channel}",
-                f"SELECT pg_advisory_unlock_shared({listen_key(channel)})",
-            ]
+            key = listen_key(channel)
+            steps += [f"UNLISTEN {channel}", f"SELECT pg_advisory_unlock_shared({key})"]
         session.run(Statement("; ".join(steps)), self._pool.timeout)
 
     def _read(self, session: DatabaseSession) -> list[ChangeNotice]:
@@ -146,27 +172,42 @@ class NotifyListener(RecordListener):
 
 
 class SleepListener(RecordListener):
-    """MySQL and MariaDB: sleeps in the server, unless a directory has changed, until it is woken.
+    """MySQL and MariaDB: sleeps in the server, until KILL QUERY wakes it.
 
-    A change between its look and its sleep is seen by the statement that sleeps. To be woken while
-    nothing is carried out does no harm: the server forgets it.
+    A change before that is seen by the statement that sleeps. To be woken while nothing is carried
+    out does no harm: the server forgets it.
+
+    One of all listeners has a named lock, and sleeps; the others wait for that lock. If several
+    sleep, MariaDB can stand still: who ends a SLEEP() keeps from the sleeper what it needs to end,
+    and tries for two seconds to get a mutex that all sleepers share.
     """
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
         #: the directories for which it sleeps in the server
         self._sleeps: Collection[str] = ()
+        #: a named lock of its session alone
+        self._own = f"{LISTENER}{uuid.uuid4().hex}"
 
     def listen(self, channels: Collection[str]) -> bool:
-        """See RecordListener.listen(). New channels have to wait for the end of a sleep."""
+        """See RecordListener.listen(). For new channels it ends its sleep."""
         self.heard()  # its sleep may have ended just now
-        return not self._sleeps and super().listen(channels)
+        if self._sleeps and not self._channels.keys() >= set(channels):
+            for statement in self.tell([(self._own, ChangeNotice(""))]):
+                self._pool.run(statement, None)
+            poll_of(self.fileno()).poll(_WAKES_WITHIN * 1000)
+            self.heard()
+            if self._sleeps:  # the server has woken it before it slept
+                self.close()
+        return bool(self._sleeps) or super().listen(channels)
 
     def _change(self, session: DatabaseSession, new: list[str], old: list[str]) -> None:
         locks = {one: listener_locks(session.namespace, one) for one in (*new, *old)}
         steps = [
             "SET @distlock = 1 /*M!, max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */"
         ]
+        if not self._channels:
+            steps.append(f"DO GET_LOCK('{self._own}', 0)")
         for channel in new:  # COALESCE goes no further than the first one that is free
             tries = [f"NULLIF(GET_LOCK('{name}', 0), 0)" for name in locks[channel]]
             steps.append(f"DO COALESCE({', '.join(tries)})")
@@ -174,23 +215,28 @@ class SleepListener(RecordListener):
             steps += [f"DO RELEASE_LOCK('{name}')" for name in locks[channel]]
         session.run(Statement("; ".join(steps)), self._pool.timeout)
 
-    def rest(self, seconds: float, revisions: Mapping[str, int]) -> None:
+    def rest(self, seconds: float, watches: Collection[Watch]) -> None:
         """See RecordListener.rest()."""
         if self._session is None or self._sleeps:
             return
-        one = "(name = %(name{0})s AND revision > %(revision{0})s)"
-        changed = " OR ".join(map(one.format, range(len(revisions))))
-        values = named_values("name", [*revisions])
-        values |= named_values("revision", [*revisions.values()])
-        # The answer comes before the thread looks again by itself.
-        sleep = f"SELECT SLEEP({seconds * 0.9:.3f}) FROM DUAL"
-        unless = f" WHERE NOT EXISTS (SELECT 1 FROM {DIRECTORIES} WHERE {changed})"
+        values: dict[str, Any] = {}
+        changed = []
+        for number, one in enumerate(watches):
+            for name in ("directory", "since", "key"):
+                values[f"{name}{number}"] = getattr(one, name)
+            changed.append((_RECORD if one.key is not None else _DIRECTORY).format(number))
+        lock, *_ = listener_locks(self._session.namespace, "")
+        most = f"{seconds * 0.9:.3f}"  # the answer comes before the thread looks by itself
+        text = (
+            f"SELECT IF(IS_USED_LOCK('{lock}') = CONNECTION_ID(), SLEEP({most}),"
+            f" GET_LOCK('{lock}', {most})) FROM DUAL WHERE NOT ({' OR '.join(changed)})"
+        )
         try:
-            self._session.send(Statement(sleep + unless, values))
+            self._session.send(Statement(text, values))
         except Exception:
             self.close()
             raise
-        self._sleeps = [*revisions]
+        self._sleeps = {one.directory for one in watches}
 
     def _read(self, session: DatabaseSession) -> list[ChangeNotice]:
         # A change has ended it; on Galera perhaps while it waited for those of other nodes.

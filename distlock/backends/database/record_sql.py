@@ -142,12 +142,6 @@ class ApplyResult(NamedTuple):
 _LONGEST_TEXT = 7999
 
 
-def channel_of(directory: str, key: str | None = None) -> str:
-    """Return the channel for notifications of changes of a directory, or of one record."""
-    name = directory if key is None else f"{directory}\0{key}"
-    return f"distlock_records_{zlib.crc32(name.encode()) & 255}"
-
-
 class ChangeNotice(NamedTuple):
     """The notification of a change; None for unknown parts."""
 
@@ -199,8 +193,9 @@ class RecordSQL(ABC):
         f"FROM {RECORDS} r WHERE r.directory = {{0}} AND r.name >= %(begin)s AND r.name < %(end)s"
         " ORDER BY r.name LIMIT 1"
     )
-    #: the key of LISTENERS, if the server can tell of changes
+    #: the key of LISTENERS, if the server can tell of changes, and on how many channels
     LISTENS: ClassVar[str] = ""
+    CHANNELS: ClassVar[int] = 256
     #: the condition that the directory d has a record of a session that runs, or of none
     IN_USE: ClassVar[str] = (
         f"EXISTS (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
@@ -376,6 +371,12 @@ class RecordSQL(ABC):
             f" JOIN {RECORDS} r ON r.directory = d.id WHERE {these}",
             params,
         )
+
+    @classmethod
+    def channel_of(cls, directory: str, key: str | None = None) -> str:
+        """Return the channel for notifications of changes of a directory, or of one record."""
+        name = directory if key is None else f"{directory}\0{key}"
+        return f"distlock_records_{zlib.crc32(name.encode()) % cls.CHANNELS}"
 
     # Sweeping
 

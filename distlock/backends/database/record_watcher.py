@@ -13,12 +13,11 @@ import select
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distlock.backends.database import errors
-from distlock.backends.database.record_listeners import LISTENERS, RecordListener
-from distlock.backends.database.record_sql import ChangeNotice, RecordSQL, channel_of
+from distlock.backends.database.record_listeners import LISTENERS, RecordListener, Watch
+from distlock.backends.database.record_sql import ChangeNotice, RecordSQL
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.store import Address
@@ -36,14 +35,6 @@ _SHORTEST_PAUSE = 0.01
 _RETRY_PAUSE = 0.5
 #: Seconds that the thread stays after the last watch.
 _LINGER = 1.0
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Watch:
-    directory: str
-    since: int
-    key: str | None
-    pending: Pending[None]
 
 
 class _Alarm:
@@ -101,7 +92,7 @@ class RecordWatcher:
         self._alarm: _Alarm | None = None
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.
-        self._watches: set[_Watch] = set()
+        self._watches: set[Watch] = set()
 
     def close(self) -> None:
         """End the thread and its session. The watchers get an answer, and may watch again."""
@@ -124,7 +115,7 @@ class RecordWatcher:
             if not watches:
                 alarm.ring()
 
-        watch, is_set = _Watch(directory, since, key, Pending(drop)), False
+        watch, is_set = Watch(directory, since, key, Pending(drop)), False
         try:
             watches.add(watch)
             with self._mutex:
@@ -151,7 +142,7 @@ class RecordWatcher:
         if self._watches and self._alarm is not None:
             self._alarm.ring()
 
-    def _answer(self, watch: _Watch) -> None:
+    def _answer(self, watch: Watch) -> None:
         self._watches.discard(watch)
         watch.pending.resolve(None)
         if not self._watches and self._alarm is not None:
@@ -159,7 +150,7 @@ class RecordWatcher:
 
     # The thread
 
-    def _run(self, alarm: _Alarm, watches: set[_Watch]) -> None:
+    def _run(self, alarm: _Alarm, watches: set[Watch]) -> None:
         listener = LISTENERS[self._sql.LISTENS](self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(*self._sql.PAUSES)
@@ -172,13 +163,15 @@ class RecordWatcher:
                 rest = last_watch + _LINGER - clock()
                 if watches:
                     # Listen before looking: changes after the look are notified.
-                    channels = {channel_of(one.directory, one.key) for one in watches.copy()}
+                    channels = {
+                        self._sql.channel_of(one.directory, one.key) for one in watches.copy()
+                    }
                     listening = listener is not None and listener.listen(channels)
-                    revisions, first_end = self._look(all_of_them=failed)
+                    first_end = self._look(all_of_them=failed)
                     pause = listener.pause(pauses) if listener and listening else next(pauses)
                     rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
-                    if listener is not None and watches:
-                        listener.rest(rest, revisions)
+                    if listener is not None and (rests := watches.copy()):
+                        listener.rest(rest, rests)
                 if self._sleep(alarm, listener, clock() + rest):
                     pauses = backoff(*self._sql.PAUSES)
             except Exception as error:
@@ -189,7 +182,7 @@ class RecordWatcher:
         if listener is not None:
             listener.close()
 
-    def _ends(self, last_watch: float, watches: set[_Watch]) -> bool:
+    def _ends(self, last_watch: float, watches: set[Watch]) -> bool:
         """Let the thread end some time after the last watch, or at once after close().
 
         Where Django's tests run, an open session would keep the test database from being dropped.
@@ -229,16 +222,15 @@ class RecordWatcher:
                 self._answer(watch)
         return look
 
-    def _look(self, *, all_of_them: bool) -> tuple[dict[str, int], float]:
+    def _look(self, *, all_of_them: bool) -> float:
         """Answer those whose directory or record has changed, after an outage ``all_of_them``.
 
-        Returns the revisions of their directories, and the seconds until the first session ends of
-        those that have records there.
+        Returns the seconds until the first session ends of those that have records there.
         """
         watches = self._watches.copy()
-        revisions = dict.fromkeys((one.directory for one in watches), 0)
+        revisions: dict[str, int] = {}
         first_end = math.inf
-        for name, revision, rest in self._rows(self._sql.look, [*revisions]):
+        for name, revision, rest in self._rows(self._sql.look, {one.directory for one in watches}):
             revisions[name] = int(revision)
             if rest is not None:
                 first_end = min(first_end, int(rest) / 1_000_000)
@@ -248,13 +240,13 @@ class RecordWatcher:
                 with suppress(LockUnavailable):
                     self._end_expired(name)
         if not all_of_them:
-            watches = {one for one in watches if revisions[one.directory] > one.since}
+            watches = {one for one in watches if revisions.get(one.directory, 0) > one.since}
             watches = self._whose_record_has_changed(watches)
         for watch in watches:
             self._answer(watch)
-        return revisions, first_end
+        return first_end
 
-    def _whose_record_has_changed(self, watches: set[_Watch]) -> set[_Watch]:
+    def _whose_record_has_changed(self, watches: set[Watch]) -> set[Watch]:
         """Leave out those who watch one record, which has not changed."""
         addresses = {(one.directory, one.key) for one in watches if one.key is not None}
         revisions: dict[Address, int] = {

@@ -34,7 +34,6 @@ from distlock.backends.database.record_sql import (
     ApplyResult,
     ChangeNotice,
     Edit,
-    channel_of,
 )
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.runner import RecordRunner, renew_sessions
@@ -245,7 +244,9 @@ class DatabaseStore(RecordStore):
     def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
         gone = self._runner.work(lambda db: self._sql.end(db, sessions, expired=expired), deadline)
         changed = {*gone, *((directory, None) for directory, _ in gone)}
-        self._notify({(channel_of(*one), ChangeNotice(one[0])) for one in changed}, deadline)
+        self._notify(
+            {(self._sql.channel_of(*one), ChangeNotice(one[0])) for one in changed}, deadline
+        )
 
     # Transactions of the caller
 
@@ -264,7 +265,7 @@ class DatabaseStore(RecordStore):
         def after() -> None:
             notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
             self._watcher.note_change(notice)
-            channels = [channel_of(directory, key) for key in (None, *keys)]
+            channels = [self._sql.channel_of(directory, key) for key in (None, *keys)]
             self._notify([(channel, notice) for channel in channels], until)
 
         removal = Removal(directory, keys, lease, before, lost, after)
