@@ -16,6 +16,7 @@ transactions     ``Lock.atomic()``, and transactions of the caller that remove r
 store            small records for recipes
 record_reads     reads some records of a directory, and counts others
 record_watcher   wakes those who wait for a change of records
+record_listeners sessions in which the server tells of such changes
 checks           system checks
 runner           the one way from the backend to the database; renews and sweeps rows
 pool             shared sessions, and when a statement is tried again
