@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from benchmarks import idle
 from benchmarks.bare import connect, own_seats
 from benchmarks.contention import Limits, compare
 from benchmarks.harness import Plan, Row, Side, Table, processes, turns
@@ -366,5 +367,6 @@ def measure(plan: Plan) -> Iterator[Table]:
     yield from queues(plan)
     yield from on_zookeeper(plan)
     if not plan.quick:
+        yield from idle.measure(plan)
         yield from semaphores(plan)
         yield from configurations(plan)
