@@ -33,7 +33,7 @@ PARTS = {
     "locks": "the locks in Redis, in files and in one process, re-entrance, tries of a held lock",
     "contention": "MariaDB, ZooKeeper, Redis; 2, 32 and 128 processes; all rounds but one",
     "recipes": "of ZooKeeper all but an election; in databases all but a queue",
-    "scale": "1 and 10,000 holds; MariaDB, ZooKeeper, etcd; a million rows",
+    "scale": "1 and 10,000 holds; MariaDB, ZooKeeper, etcd; threads; large tables, sweeps",
     "start": "the first lock, the help of a command",
     "pages": "all of the admin's pages",
 }
