@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import sweeps
 from benchmarks.harness import Plan, Row, Side, Table, Worker, quartiles, turns
 from benchmarks.lock_peers import LEASE
 from benchmarks.locks import OURS, prepared, uncontended
@@ -264,6 +265,7 @@ def many_rows(plan: Plan) -> Iterator[Table]:
             rows = turns(sides, empty, plan)
             rows[1].server = rows[1].requests = None  # those of the other server
             yield Table(f"{kind}: the table has a million rows", "cycles", rows, plot="")
+            yield sweeps.measure(empty, fill)
 
 
 def measure(plan: Plan) -> Iterator[Table]:
