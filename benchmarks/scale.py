@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sweeps
+from benchmarks import sweeps, threads
 from benchmarks.harness import Plan, Row, Side, Table, Worker, quartiles, turns
 from benchmarks.lock_peers import LEASE
 from benchmarks.locks import OURS, prepared, uncontended
@@ -271,4 +271,5 @@ def many_rows(plan: Plan) -> Iterator[Table]:
 def measure(plan: Plan) -> Iterator[Table]:
     yield from renewals(plan)
     if not plan.quick:
+        yield from threads.measure(plan)
         yield from many_rows(plan)
