@@ -30,10 +30,10 @@ from benchmarks.harness import Plan, Table
 
 #: What is measured, and what the quick run leaves out of it.
 PARTS = {
-    "locks": "the locks in Redis, in files and in one process, re-entrance, tries of a held lock",
+    "locks": "locks in Redis, files, one process, a write-ahead log; re-entrance; failed tries",
     "contention": "MariaDB, ZooKeeper, Redis; 2, 32 and 128 processes; all rounds but one",
-    "recipes": "all of ZooKeeper but an election; configuration values",
-    "scale": "1 and 10,000 holds; MariaDB, ZooKeeper, etcd; a million rows",
+    "recipes": "of ZooKeeper all but an election; in databases all but a queue",
+    "scale": "1 and 10,000 holds; MariaDB, ZooKeeper, etcd; threads; large tables, sweeps",
     "start": "the first lock, the help of a command",
     "pages": "all of the admin's pages",
 }

@@ -9,16 +9,21 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from benchmarks.harness import LIMIT, die_with_parent, processes
 from benchmarks.lock_peers import NAME, Peer
 
 Cycle = Callable[[], object]
 _TABLE = "benchmark_bare"
+#: The lock whose statements are noted.
+OWN = "benchmark:own"
 _KEY = {"PostgreSQL": "bigserial", "MariaDB": "bigint AUTO_INCREMENT", "SQLite": "integer"}
 
 
@@ -62,10 +67,9 @@ def insert_and_delete(place: Any) -> Iterator[Cycle]:
 
 
 @contextmanager
-def own_statements(place: Any) -> Iterator[Cycle]:
-    """Note what a cycle of distlock asks its database, and ask that again and again."""
+def noting(place: Any) -> Iterator[list[Any]]:
+    """Set distlock up; yields what it asks its database from then on."""
     place.setup()
-    from distlock import Lock, locks
     from distlock.backends.database import connection, sqlite_session
 
     seen: list[Any] = []
@@ -77,11 +81,22 @@ def own_statements(place: Any) -> Iterator[Cycle]:
         return ask(self, statement)
 
     kind.ask = noting
-    for _ in range(5):
-        seen.clear()
-        with Lock("benchmark:own"):
-            pass
-    kind.ask = ask
+    try:
+        yield seen
+    finally:
+        kind.ask = ask
+
+
+@contextmanager
+def own_statements(place: Any) -> Iterator[Cycle]:
+    """Note what a cycle of distlock asks its database, and ask that again and again."""
+    with noting(place) as seen:
+        from distlock import Lock, locks
+
+        for _ in range(5):
+            seen.clear()
+            with Lock(OWN):
+                pass
     locks.close_all()
     raw = connect(place)
     asked = {"PostgreSQL": _libpq, "MariaDB": _mariadb, "SQLite": _sqlite}[place.kind]
@@ -94,6 +109,103 @@ def own_statements(place: Any) -> Iterator[Cycle]:
 
     yield cycle
     raw.close()
+
+
+def turn_of(place: Any) -> list[tuple[Any, ...]]:
+    """Note what distlock asks in a turn among others: it waits, takes, and frees."""
+    over = processes.Event()
+    other = processes.Process(target=_turn_after_turn, args=(place, over))
+    other.start()
+    try:
+        with noting(place) as seen:
+            from distlock import Lock, locks
+
+            ends = time.monotonic() + LIMIT
+            while len(seen) != 3 or "distlock waits queued" not in seen[0].sql:
+                if time.monotonic() > ends:
+                    raise RuntimeError("there was no turn of three statements")
+                seen.clear()
+                with Lock(OWN):
+                    pass
+        locks.close_all()
+    finally:
+        over.set()  # it leaves no lock behind
+        other.join()
+    return [tuple(statement) for statement in seen]
+
+
+def _turn_after_turn(place: Any, over: Any) -> None:
+    die_with_parent()
+    place.setup()
+    from distlock import Lock, locks
+
+    while not over.is_set():
+        with Lock(OWN):
+            pass
+    locks.close_all()
+
+
+def _asking() -> Callable[[Any], Any]:
+    """Return what sends a statement, as distlock does but with nothing around it."""
+    from django.db import connections
+
+    from distlock.backends.database.drivers import raw_connection_for
+
+    wrapper = connections["default"]
+    wrapper.ensure_connection()
+    raw = raw_connection_for(wrapper, None)
+
+    def ask(statement: Any) -> Any:
+        results = raw.execute(statement, None)
+        return next((result for result in reversed(results) if result.rows), results[0])
+
+    return ask
+
+
+@contextmanager
+def own_turns(place: Any, turn: list[tuple[Any, ...]]) -> Iterator[Peer]:
+    """Turns in the engine's lock, of the statements that turn_of() has noted."""
+    place.setup()
+    from distlock.backends.database.statements import Statement
+
+    ask = _asking()
+    wait, take, free = (Statement(*one) for one in turn)
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        ask(wait)
+        if not ask(take).affected:
+            raise RuntimeError("the row was not taken")
+        yield
+        ask(free)
+
+    yield Peer(hold, lambda: False)
+
+
+@contextmanager
+def own_seats(place: Any, seats: int) -> Iterator[Peer]:
+    """Seats of a semaphore that no other process wants: what distlock asks to look, take, leave."""
+    with noting(place) as seen:
+        from distlock import locks
+        from distlock.recipes import Semaphore
+
+        for _ in range(5):
+            seen.clear()
+            with Semaphore(f"{OWN}:{os.getpid()}", seats):
+                pass
+    ask = _asking()
+    look, take, leave = seen
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        (_, revision, *_), *_ = ask(look).rows
+        if not ask(take._replace(params={**take.params, "revision1": revision})).rows[0][1]:
+            raise RuntimeError("the seat was not taken")
+        yield
+        ask(leave)
+
+    yield Peer(hold, lambda: False)
+    locks.close_all()  # and the session that the seats belong to
 
 
 def _named(statement: Any, mark: Callable[[int], str]) -> tuple[str, list[Any]]:

@@ -20,10 +20,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from benchmarks.bare import queued_updates
+from benchmarks.bare import own_turns, queued_updates, turn_of
 from benchmarks.harness import Plan, Row, Table, alternated, die_with_parent, processes, quartiles
 from benchmarks.lock_peers import LOCK_PEERS, LockPeer
 from benchmarks.locks import OURS, ours, prepared
+from benchmarks.servers import in_child
 
 KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd", "Redis"]
 COUNTS = [2, 8, 32, 128]
@@ -139,7 +140,10 @@ def crowd(peer: LockPeer, place: Any, count: int, limits: Limits) -> Crowded:
     referee = Referee()
     ready, start, results = processes.Semaphore(0), processes.Event(), processes.SimpleQueue()
     arguments = (peer, place, referee, (ready, start, results), limits)
-    there = [processes.Process(target=contend, args=arguments) for _ in range(count)]
+    there = [
+        processes.Process(target=contend, args=arguments, name=f"{number}")
+        for number in range(count)
+    ]
     try:
         for number, process in enumerate(there):
             process.start()
@@ -242,6 +246,9 @@ def of_kind(kind: str, where: Any, plan: Plan) -> Iterator[Table]:
     peers = {name: peer for name, peer in LOCK_PEERS[kind].items() if peer.waits}
     first = ours(plan)
     if kind in ("PostgreSQL", "MariaDB"):
+        turn = in_child(partial(turn_of, where))
+        note = "bare clients: what distlock asks in a turn to wait, take and free; one connection"
+        peers["its own statements"] = LockPeer(partial(own_turns, turn=turn), note)
         peers["by hand"] = _BY_HAND
     if kind == "Redis":
         from benchmarks.servers import place
@@ -261,7 +268,9 @@ def _on(durable: Any, _: Any) -> Any:
 def _counts(kind: str, peers: dict[str, LockPeer], where: Any, plan: Plan) -> Iterator[Table]:
     counts = COUNTS[:3] if kind == "Redis" else COUNTS
     for count in [8] if plan.quick else counts:
-        rows = compare(peers, where, count, plan, Limits(SECONDS / (1 + plan.quick)))
+        # Long enough for some 60 turns of each, by which their shares are compared.
+        seconds = SECONDS * 4 if (kind, count) == ("etcd", 32) else SECONDS
+        rows = compare(peers, where, count, plan, Limits(seconds / (1 + plan.quick)))
         if kind == "Redis":
             rows[0].server = None
         yield Table(f"{kind}: {count} processes contend for one lock", "turns", rows)

@@ -7,7 +7,7 @@ distlock on PostgreSQL, on the same machine, that is compared with the locks in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,10 @@ def ours(plan: Plan) -> dict[str, LockPeer]:
 
 
 _UNIT = "cycles"
+_OF_ONE_PROCESS = (
+    "distlock's `LocalBackend` has the locks of one process, for tests and development;"
+    " those of the others are files, and count for all processes of the machine."
+)
 _SQL = [
     Side("INSERT + DELETE", bare.insert_and_delete, "a row with a unique name, over the driver"),
     Side("its own statements", bare.own_statements, "those of distlock, prepared, bare driver"),
@@ -152,13 +156,35 @@ def measure(plan: Plan) -> Iterator[Table]:
                 note = "`InterProcessMutex`, one object; Java"
                 compared.append(Side("Curator", curator, note, warm_up=1.0))
             rows = turns(compared, where, plan)
-            yield Table(f"{kind}: nobody else wants the lock", _UNIT, rows)
+            note = _OF_ONE_PROCESS if kind == "one machine" else ""
+            yield Table(f"{kind}: nobody else wants the lock", _UNIT, rows, note=note)
+            if not plan.quick and kind == "SQLite":
+                yield in_write_ahead_log(plan, where)
             if not plan.quick and kind in ("PostgreSQL", "MariaDB", "ZooKeeper"):
                 rows = turns(sides(kind, again, plan, reentrant=True), where, plan)
                 yield Table(f"{kind}: its owner takes it again", _UNIT, rows, plot="")
-            if not plan.quick:
+            if not plan.quick and kind != "one machine":
                 rows = turns(sides(kind, busy, plan), where, plan)
                 yield Table(f"{kind}: a try while another process holds it", "tries", rows)
+
+
+def in_write_ahead_log(plan: Plan, plain: Any) -> Table:
+    """Compare a file of SQLite that has a write-ahead log with one of the default journal."""
+    with prepared("SQLite") as where:
+        with closing(bare.connect(where)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+
+        def in_plain(_: Any) -> Any:
+            return OURS.make(plain)
+
+        journal = OURS._replace(make=in_plain, settings="another file")
+        compared = [
+            *sides("SQLite", uncontended, plan),
+            uncontended("with the default journal", journal),
+            _SQL[0],
+        ]
+        title = "SQLite, with a write-ahead log: nobody else wants the lock"
+        return Table(title, _UNIT, turns(compared, where, plan))
 
 
 def in_memory(plan: Plan) -> Table:

@@ -13,17 +13,19 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from benchmarks.bare import connect
+from benchmarks import idle
+from benchmarks.bare import connect, own_seats
 from benchmarks.contention import Limits, compare
-from benchmarks.harness import Plan, Side, Table, turns
+from benchmarks.harness import Plan, Row, Side, Table, processes, turns
 from benchmarks.lock_peers import LockPeer, Peer, curator, of_objects
-from benchmarks.locks import installed
+from benchmarks.locks import installed, prepared
 from benchmarks.servers import place
 
 #: Seats of the semaphores.
 SEATS = 3
 #: Items of a queue in each cycle, and processes at a barrier.
 ITEMS, PARTIES = 24, 8
+_SHARED = f"{PARTIES} processes share {SEATS} seats of a semaphore"
 BODY = {"to": "anna", "number": 7}
 TEXT = '{"to": "anna", "number": 7}'
 _CONSTANCE = {
@@ -32,6 +34,11 @@ _CONSTANCE = {
 }
 _TASKS = {"TASKS": {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}}
 _PROCRASTINATE = "procrastinate.contrib.django"
+
+
+def odd() -> bool:
+    """Return whether this process is a second, fourth, … one of its crowd: it writes."""
+    return int(processes.current_process().name) % 2 == 1
 
 
 @contextmanager
@@ -45,6 +52,7 @@ def _ours(recipe: str, where: Any, number: int = SEATS) -> Iterator[Peer]:
         "semaphore": lambda: of_objects(Semaphore(name, number)),
         "reader": lambda: of_objects(RWLock(name).reader()),
         "writer": lambda: of_objects(RWLock(name).writer()),
+        "rw": lambda: of_objects(RWLock(name).writer() if odd() else RWLock(name).reader()),
         "election": lambda: Peer(partial(Election, name), lambda: False),
         "barrier": lambda: Peer(partial(DoubleBarrier, name, number), lambda: False),
     }[recipe]()
@@ -70,6 +78,9 @@ def _kazoo(recipe: str, where: Any, number: int = SEATS) -> Iterator[Peer]:
         "semaphore": lambda: of_objects(client.Semaphore(path, "benchmark", number)),
         "reader": lambda: of_objects(client.ReadLock(path, "benchmark")),
         "writer": lambda: of_objects(client.WriteLock(path, "benchmark")),
+        "rw": lambda: of_objects(
+            (client.WriteLock if odd() else client.ReadLock)(path, "benchmark")
+        ),
         "election": lambda: of_objects(client.Election(path, "benchmark").lock),
         "barrier": lambda: Peer(meeting, lambda: False),
     }[recipe]()
@@ -105,7 +116,8 @@ def on_zookeeper(plan: Plan) -> Iterator[Table]:
             title = f"ZooKeeper: a {titles.get(recipe, recipe)}, one client"
             yield Table(title, "cycles", turns(sides, where, plan))
         recipes = {
-            "semaphore": (f"{PARTIES} processes share {SEATS} seats of a semaphore", SEATS),
+            "semaphore": (_SHARED, SEATS),
+            "rw": (f"{PARTIES // 2} readers and {PARTIES // 2} writers share a read/write lock", 0),
             "election": ("an election goes round among 4 candidates", 0),
             "barrier": (f"{PARTIES} processes meet at a double barrier", PARTIES),
         }
@@ -120,11 +132,33 @@ def on_zookeeper(plan: Plan) -> Iterator[Table]:
             }
             limits = Limits(600, 0, turns=15) if recipe == "barrier" else Limits(2.0)
             rows = compare(peers, where, 4 if recipe == "election" else PARTIES, plan, limits)
-            for row in rows:
-                if recipe != "election":
-                    row.extra.pop("hand-over ms", None)
-                    row.extra.pop("p99 ms", None)
-            yield Table(f"ZooKeeper: {title}", "turns", rows)
+            yield Table(
+                f"ZooKeeper: {title}", "turns", rows if recipe == "election" else shared(rows)
+            )
+
+
+def shared(rows: list[Row]) -> list[Row]:
+    """Leave out how a turn was handed over, where several are inside at once."""
+    for row in rows:
+        row.extra.pop("hand-over ms", None)
+        row.extra.pop("p99 ms", None)
+    return rows
+
+
+def semaphores(plan: Plan) -> Iterator[Table]:
+    """Compare semaphores in a database with their statements, asked without waiting."""
+    for kind in ("PostgreSQL", "MariaDB"):
+        with prepared(kind) as where:
+            peers = {
+                "distlock": LockPeer(partial(_ours, "semaphore"), "", exclusive=False),
+                "its own statements": LockPeer(
+                    partial(own_seats, seats=SEATS),
+                    "bare clients: what a cycle asks, each for a semaphore of its own",
+                    exclusive=False,
+                ),
+            }
+            rows = compare(peers, where, PARTIES, plan, Limits(2.0))
+            yield Table(f"{kind}: {_SHARED}", "turns", shared(rows))
 
 
 @contextmanager
@@ -333,4 +367,6 @@ def measure(plan: Plan) -> Iterator[Table]:
     yield from queues(plan)
     yield from on_zookeeper(plan)
     if not plan.quick:
+        yield from idle.measure(plan)
+        yield from semaphores(plan)
         yield from configurations(plan)

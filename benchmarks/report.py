@@ -45,6 +45,10 @@ def markdown(table: dict[str, Any]) -> str:
     for key, title in (("client", "client µs"), ("server", "server µs"), ("requests", "requests")):
         if any(row[key] is not None for row in rows):
             heads[title] = lambda row, key=key: number(row[key])
+        if key == "client" and all(row[key] for row in rows) and rows[1:]:
+            heads["client ÷ its"] = lambda row: (
+                "1" if row is rows[0] else number(rows[0]["client"] / row["client"], 2)
+            )
     for name in dict.fromkeys(name for row in rows for name in row["extra"]):
         heads[name] = lambda row, name=name: of_any(row["extra"].get(name))
     if any(row["settings"] for row in rows):

@@ -1,4 +1,4 @@
-"""Many holds of one process: what their renewal takes; and a table of a million locks.
+"""Many holds of one process: what their renewal takes; and tables of many locks.
 
 A process takes 1, 100 or 10,000 locks, with leases of 30 s, and holds them; then its processor time
 and its requests are those of their renewal. The memory of a hold is what the process has grown by.
@@ -7,6 +7,7 @@ and its requests are those of their renewal. The memory of a hold is what the pr
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Plan, Row, Side, Table, Worker, turns
+from benchmarks import sweeps, threads
+from benchmarks.harness import Plan, Row, Side, Table, Worker, quartiles, turns
 from benchmarks.lock_peers import LEASE
 from benchmarks.locks import OURS, prepared, uncontended
 from benchmarks.servers import in_child, place
@@ -25,7 +27,9 @@ HOLDS = [1, 100, 10_000]
 WATCHED = 21.0
 #: Seconds that a process gets to take 10,000 locks.
 PATIENCE = 300.0
-ROWS = 1_000_000
+#: Rows of a large table, how many of them a list has, and how often a page of it is asked for.
+ROWS, LISTED, PAGES = 1_000_000, 500_000, 5
+PAGE = "/admin/distlock/heldlock/"
 
 
 class Holding:
@@ -153,8 +157,8 @@ def renewals(plan: Plan) -> Iterator[Table]:
                 yield Table(f"{kind}: one process holds {number:,}", "", rows, plot="")
 
 
-def fill(where: Any, rows: int) -> None:
-    """Copy one row of the table of locks as often as wanted."""
+def fill(where: Any, numbers: range, expired: bool = False) -> None:
+    """Copy one row of the table of locks for each number; expired ones replace all others."""
 
     def seed() -> None:
         where.setup()
@@ -162,20 +166,29 @@ def fill(where: Any, rows: int) -> None:
 
         from distlock import Lock
 
-        with Lock("benchmark:sample", lease=3600), connection.cursor() as cursor:
-            cursor.execute("SELECT * FROM database_lock LIMIT 0")
-            columns = [column[0] for column in cursor.description if column[0] != "id"]
-            series = f"generate_series(1, {rows}) AS n(seq)"
-            name = "'job:' || lpad(n.seq::text, 9, '0')"
-            if where.kind == "MariaDB":
-                series, name = f"seq_1_to_{rows} AS n", "CONCAT('job:', LPAD(n.seq, 9, '0'))"
-            values = [name if column == "lock" else f"s.{column}" for column in columns]
-            quoted = ", ".join(connection.ops.quote_name(column) for column in columns)
-            cursor.execute(
-                f"INSERT INTO database_lock ({quoted}) SELECT {', '.join(values)}"
-                f" FROM database_lock AS s, {series} WHERE s.lock = 'benchmark:sample'"
-            )
+        with connection.cursor() as cursor:
+            if expired:
+                cursor.execute("TRUNCATE TABLE database_lock")
+            with Lock("benchmark:sample", lease=3600):
+                copy(connection, cursor)
             cursor.execute(f"ANALYZE{' TABLE' * (where.kind == 'MariaDB')} database_lock")
+
+    def copy(connection: Any, cursor: Any) -> None:
+        cursor.execute("SELECT * FROM database_lock LIMIT 0")
+        columns = [column[0] for column in cursor.description if column[0] != "id"]
+        series = f"generate_series({numbers.start}, {numbers.stop - 1}) AS n(seq)"
+        name = "'job:' || lpad(n.seq::text, 9, '0')"
+        if where.kind == "MariaDB":
+            series = f"seq_{numbers.start}_to_{numbers.stop - 1} AS n"
+            name = "CONCAT('job:', LPAD(n.seq, 9, '0'))"
+        values = {column: f"s.{column}" for column in columns} | {"lock": name}
+        if expired:
+            values["expires_at"] = "s.expires_at - INTERVAL '7200' SECOND"
+        quoted = ", ".join(connection.ops.quote_name(column) for column in columns)
+        cursor.execute(
+            f"INSERT INTO database_lock ({quoted}) SELECT {', '.join(values.values())}"
+            f" FROM database_lock AS s, {series} WHERE s.lock = 'benchmark:sample'"
+        )
 
     in_child(seed)
 
@@ -207,10 +220,42 @@ def listed(where: Any) -> dict[str, float]:
     return in_child(work)  # type: ignore[no-any-return]
 
 
-def million(plan: Plan) -> Iterator[Table]:
+def page(where: Any) -> list[float]:
+    """Return the seconds of the admin's first page of locks, some times over."""
+
+    def work() -> list[float]:
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        import django
+
+        django.setup()
+        from django.test import override_settings
+
+        from benchmarks import admin
+        from tests.databases import ALIASES, publish
+
+        kind = where.kind.lower()
+        with admin.databases([]):  # that of the users and sessions
+            publish(ALIASES[kind], where.django)
+            options = {**where.distlock["OPTIONS"], "database": ALIASES[kind]}
+            entry = {**where.distlock, "OPTIONS": options}
+            with override_settings(DISTLOCK={"default": entry}, ALLOWED_HOSTS=["localhost"]):
+                get = admin.client().get
+                admin.seconds_of(get, PAGE)  # compiles its templates, opens its sessions
+                return [admin.seconds_of(get, PAGE) for _ in range(PAGES)]
+
+    return in_child(work)  # type: ignore[no-any-return]
+
+
+def many_rows(plan: Plan) -> Iterator[Table]:
     for kind in KINDS[:2]:
         with prepared(kind) as empty, prepared(kind) as full:
-            fill(full, ROWS)
+            fill(full, range(1, LISTED + 1))
+            seconds = Row("distlock", "`locks list --json`", extra=listed(full))
+            yield Table(f"{kind}: a list of {LISTED:,} held locks", "", [seconds], plot="")
+            seconds = Row("distlock", f"`{PAGE}`", extra={"s": quartiles(page(full))})
+            title = f"{kind}: the admin's first page of {LISTED:,} held locks"
+            yield Table(title, "", [seconds], plot="")
+            fill(full, range(LISTED + 1, ROWS + 1))
 
             def in_full(_: Any, full: Any = full) -> Any:
                 return OURS.make(full)
@@ -220,11 +265,11 @@ def million(plan: Plan) -> Iterator[Table]:
             rows = turns(sides, empty, plan)
             rows[1].server = rows[1].requests = None  # those of the other server
             yield Table(f"{kind}: the table has a million rows", "cycles", rows, plot="")
-            seconds = Row("distlock", "`locks list --json`", extra=listed(full))
-            yield Table(f"{kind}: a list of a million locks", "", [seconds], plot="")
+            yield sweeps.measure(empty, fill)
 
 
 def measure(plan: Plan) -> Iterator[Table]:
     yield from renewals(plan)
     if not plan.quick:
-        yield from million(plan)
+        yield from threads.measure(plan)
+        yield from many_rows(plan)

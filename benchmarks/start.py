@@ -12,15 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from benchmarks.harness import Block, Plan, Row, Table, alternated, quartiles, ratios
 from benchmarks.report import ROOT
 from benchmarks.servers import DATABASE, place
 
-#: The most memory that the program had; getrusage() would tell that of the process that forked it.
-_MEMORY = """
+#: The seconds of what is compared, and the most memory that the program had; getrusage() would tell
+#: that of the process that forked it.
+_MEASURED = """
+taken = time.perf_counter() - began
 import re, sys
-sys.stderr.write(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+memory = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
+sys.stderr.write(f"{taken} {memory}")
 """
 
 
@@ -36,8 +40,10 @@ settings.configure(
 )
 import django
 django.setup()
+import time
+began = time.perf_counter()
 {then}
-{_MEMORY}"""
+{_MEASURED}"""
 
 
 def sides(database: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -84,8 +90,16 @@ def sides(database: dict[str, str]) -> dict[str, dict[str, str]]:
     }
 
 
-def once(text: str) -> tuple[Block, float]:
-    """Run a program; return what it used, and the megabytes of memory that it had at most."""
+class Start(NamedTuple):
+    """What a program has used, the milliseconds of what is compared, and megabytes of memory."""
+
+    block: Block
+    taken: float
+    memory: float
+
+
+def once(text: str) -> Start:
+    """Run a program."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users compile once, not at each start
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -96,11 +110,12 @@ def once(text: str) -> tuple[Block, float]:
     if done.returncode:
         raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Block(1, seconds, used), int(done.stderr.rpartition("\n")[2]) / 1024
+    taken, memory = map(float, done.stderr.rpartition("\n")[2].split())
+    return Start(Block(1, seconds, used), taken * 1000, memory / 1024)
 
 
 def compare(programs: dict[str, str], rounds: int) -> list[Row]:
-    seen: dict[str, list[tuple[Block, float]]] = {name: [] for name in programs}
+    seen: dict[str, list[Start]] = {name: [] for name in programs}
     left_out: dict[str, str] = {}
     for number in range(-1, rounds):  # the first time writes what is compiled
         for name in alternated([*programs], number):
@@ -113,19 +128,20 @@ def compare(programs: dict[str, str], rounds: int) -> list[Row]:
                 continue
             if number >= 0:
                 seen[name].append(found)
-    first = [found for found, _ in seen[next(iter(programs))]]
+    first = [found.block for found in seen[next(iter(programs))]]
     rows = []
-    for name, all_found in seen.items():
+    for name, starts in seen.items():
         row = Row(name, left_out=left_out.get(name, ""))
         rows.append(row)
-        if row.left_out or not all_found:
+        if row.left_out or not starts:
             continue
-        blocks = [found for found, _ in all_found]
+        blocks = [start.block for start in starts]
         row.ratio = ratios(first, blocks) if first else None
         row.extra = {
             "ms": quartiles([each.seconds * 1000 for each in blocks]),
             "processor ms": quartiles([each.processor * 1000 for each in blocks]),
-            "MB": quartiles([memory for _, memory in all_found])[1],
+            "ms after setup()": quartiles([start.taken for start in starts])[1],
+            "MB": quartiles([start.memory for start in starts])[1],
         }
     return rows
 
