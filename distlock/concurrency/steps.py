@@ -29,7 +29,6 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from os import getpid
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from distlock.concurrency import fork
@@ -57,15 +56,15 @@ def run(steps: Steps[T]) -> T:
     """Run a body in this thread, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
-    pid = getpid()
+    process = fork.current()
     try:
         while True:
             try:
                 step, value = resume(value), None
                 while True:  # with its end inside the `try`: an interrupt may come there, too
                     value = step.run()
-                    if getpid() != pid:
-                        pid = getpid()
+                    if fork.current() is not process:
+                        process = fork.current()
                         raise _went_on_in_child()
                     step, value = steps.send(value), None
             except BaseException as error:  # the body decides what ends it
@@ -106,15 +105,15 @@ async def arun(steps: Steps[T]) -> T:
     """Run a body in this task, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
-    pid = getpid()
+    process = fork.current()
     try:
         while True:
             try:
                 step, value = resume(value), None
                 while True:
                     value = await step.arun()
-                    if getpid() != pid:
-                        pid = getpid()
+                    if fork.current() is not process:
+                        process = fork.current()
                         raise _went_on_in_child()
                     step, value = steps.send(value), None
             except GeneratorExit:  # nothing can be awaited any more
