@@ -10,23 +10,20 @@ without a word to the servers, and then the few functions of in_child() are call
 keeps no other from being called; the first one is written to ``sys.stderr``.
 
 Python tells of a fork by ``os.fork()``. A C extension or an embedding server, such as uWSGI, calls
-fork(2) itself, and no hook of Python's is called. Such a child is found by memory that the kernel
-clears in it, or else by its pid. This is looked at with whatever is of the process: wherever an
-owner is determined, a backend is looked up, or what this process holds is read; before another
-fork, and before the process ends.
+fork(2) itself, and no hook of Python's is called. Only the pid tells such a child, so it is
+compared with each look at what is of the process: wherever an owner is determined, a backend is
+looked up, or what this process holds is read; before another fork, and before the process ends.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import mmap
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from os import getpid
 from threading import get_ident
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,8 +34,6 @@ from distlock.concurrency.reentry import calls_others
 
 #: Seconds between two looks of a thread that waits for another one.
 _LONGEST_SLEEP = 1.0
-#: Linux: zeros for the child of a fork, see madvise(2); and an advice that no kernel knows.
-_MADV_WIPEONFORK, _NO_ADVICE = 18, -1
 
 Hook = Callable[[], object]
 H = TypeVar("H", bound=Hook)
@@ -64,44 +59,20 @@ class Process:
         self.children: dict[int, tuple[int, Process, Latch]] = {}
 
 
-class _ByPid:
-    """Tells by the pid what the memory of _mark() tells, which costs a call of the kernel."""
-
-    def __getitem__(self, index: int) -> bool:
-        return getpid() == _process.pid
-
-    def __setitem__(self, index: int, value: int) -> None:
-        pass
-
-
-def _mark() -> Any:
-    """Return what is 1 at 0 in the process that set it, and 0 in a child that has not begun."""
-    with suppress(OSError):
-        page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        try:
-            page.madvise(_NO_ADVICE)  # some emulators accept any advice, and follow none
-        except OSError:
-            page.madvise(_MADV_WIPEONFORK)
-            page[0] = 1
-            return page
-    return _ByPid()
-
-
 _process = Process()
-#: looked at before _process, which is set first
-_begun = _mark() if sys.platform == "linux" else _ByPid()
 _hooks: list[Hook] = []
 #: threads of the parent, where it has forked without hooks
 _threads_of_parent: list[threading.Thread] = []
 
 
 def current() -> Process:
-    """Return this process. Costs one look at the memory, or at the pid.
+    """Return this process. Costs one look at the pid.
 
     In a new child of a fork the first thread that comes here drops what is the parent's, and the
     others wait for it.
     """
-    return _process if _begun[0] else _begin_in_child()
+    process = _process
+    return process if getpid() == process.pid else _begin_in_child()
 
 
 class PerProcess(Generic[T]):
@@ -120,7 +91,9 @@ class PerProcess(Generic[T]):
 
     def __call__(self, *args: Any) -> T:
         """Return that of this process."""
-        process = _process if _begun[0] else _begin_in_child()
+        process = _process
+        if getpid() != process.pid:
+            process = _begin_in_child()
         made = self._made.get(process)
         return self._made.setdefault(process, self._make(*args)) if made is None else made
 
@@ -161,8 +134,7 @@ def children_run() -> bool:
 
 def _begin_in_child() -> Process:
     parent, pid, own = _process, getpid(), (get_ident(), Process(), Latch())
-    if parent.pid == pid:  # another thread was faster, or was interrupted just after that
-        _begun[0] = 1
+    if parent.pid == pid:  # another thread was faster
         return parent
     try:
         # No mutex: a thread of the parent may have held it at the fork. This is one atomic step.
@@ -203,7 +175,6 @@ def _leave_to_parent(parent: Process, child: Process) -> None:
         except Exception as error:
             first = first or error
     _process = child
-    _begun[0] = 1
     if first is not None:  # as Python does after os.fork()
         traceback.print_exception(first)
 

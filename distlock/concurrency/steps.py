@@ -29,6 +29,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from os import getpid
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from distlock.concurrency import fork
@@ -56,15 +57,15 @@ def run(steps: Steps[T]) -> T:
     """Run a body in this thread, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
-    process = fork.current()
+    pid = getpid()
     try:
         while True:
             try:
                 step, value = resume(value), None
                 while True:  # with its end inside the `try`: an interrupt may come there, too
                     value = step.run()
-                    if fork.current() is not process:
-                        process = fork.current()
+                    if getpid() != pid:
+                        pid = getpid()
                         raise _went_on_in_child()
                     step, value = steps.send(value), None
             except BaseException as error:  # the body decides what ends it
@@ -105,15 +106,15 @@ async def arun(steps: Steps[T]) -> T:
     """Run a body in this task, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
-    process = fork.current()
+    pid = getpid()
     try:
         while True:
             try:
                 step, value = resume(value), None
                 while True:
                     value = await step.arun()
-                    if fork.current() is not process:
-                        process = fork.current()
+                    if getpid() != pid:
+                        pid = getpid()
                         raise _went_on_in_child()
                     step, value = steps.send(value), None
             except GeneratorExit:  # nothing can be awaited any more

@@ -1,7 +1,6 @@
 """A child of a fork has nothing of its parent's, from its first look at the process on."""
 
 import gc
-import mmap
 import os
 import sys
 import threading
@@ -225,7 +224,6 @@ def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypa
 
     def begin():
         """In the child, take this for the first look."""
-        fork._begun[0] = 0
         fork._process = parent
         parent.children.clear()
         return fork.current()
@@ -255,24 +253,6 @@ def test_an_interrupt_of_a_child_that_begins_leaves_it_to_the_next_look(monkeypa
         monkeypatch.setattr(conf, "all_backends", [locks["local"]])
         parent, thing = fork.current(), Counted()
         assert forked(look) == "begun"
-
-
-@pytest.mark.parametrize("made", [fork._mark, fork._ByPid], ids=["by memory", "by its pid"])
-def test_a_child_is_found(monkeypatch, way, made):
-    monkeypatch.setattr(fork, "_begun", made())
-    parent = fork.current()
-    assert forked(lambda: fork.current() is parent, way=way) is False
-    assert fork.current() is parent
-
-
-def test_memory_that_an_emulator_would_not_clear_is_not_relied_on(monkeypatch):
-    class Accepting(mmap.mmap):
-        def madvise(self, *args):
-            pass
-
-    assert type(fork._begun) is mmap.mmap
-    monkeypatch.setattr(mmap, "mmap", Accepting)
-    assert type(fork._mark()) is fork._ByPid
 
 
 # Forks without hooks
