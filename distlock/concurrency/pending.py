@@ -106,7 +106,7 @@ class Loans:
                 return True
             loan.latch = Latch()
             (self._waiting_first if first else self._waiting).append(ref(loan))
-        return self._is_granted(loan.latch, until)
+        return self._is_granted(loan, loan.latch, until)
 
     def end(self, loan: Loan) -> None:
         """End a loan, or the wait for it, and grant the next ones."""
@@ -124,8 +124,10 @@ class Loans:
             self._loans.discard(own)  # it may have been granted after it was waited for in vain
             self._serve()
 
-    def _is_granted(self, latch: Latch, until: float) -> bool:
-        while not latch.is_set:
+    def _is_granted(self, loan: Loan, latch: Latch, until: float) -> bool:
+        own = ref(loan)
+        # Who has granted it may have been interrupted before the latch was set.
+        while own not in self._loans:
             with self._mutex:
                 self._serve()  # a loan may have ended without anybody being woken
             if not latch.wait(left(until, _LONGEST_SLEEP)) and clock() >= until:

@@ -202,7 +202,7 @@ class Pool(Loans):
             else:
                 loan.latch = Latch()
                 self._waiting.append(ref(loan))
-        if loan.latch is not None and not self._is_granted(loan.latch, until):
+        if loan.latch is not None and not self._is_granted(loan, loan.latch, until):
             raise errors.NoSession(f"none of {self.most} sessions was free in time")
         target = target_of(connections.settings[self.database])
         loan.home = self._idle
