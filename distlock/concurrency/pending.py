@@ -110,19 +110,16 @@ class Loans:
 
     def end(self, loan: Loan) -> None:
         """End a loan, or the wait for it, and grant the next ones."""
-        self._loans.discard(ref(loan))
+        own = ref(loan)
+        self._loans.discard(own)
         if loan.latch is not None or self._waiting or self._waiting_first:
-            self._grant_next(loan)
-
-    def _grant_next(self, ended: Loan) -> None:
-        own: ref[Loan] = ref(ended)
-        with self._mutex:
-            if ended.latch is not None and not ended.latch.is_set:
-                for waiting in (self._waiting_first, self._waiting):
-                    with suppress(ValueError):
-                        waiting.remove(own)
-            self._loans.discard(own)  # it may have been granted after it was waited for in vain
-            self._serve()
+            with self._mutex:
+                if loan.latch is not None and not loan.latch.is_set:
+                    for waiting in (self._waiting_first, self._waiting):
+                        if own in waiting:
+                            waiting.remove(own)
+                self._loans.discard(own)  # it may have been granted after a wait in vain
+                self._serve()
 
     def _is_granted(self, loan: Loan, latch: Latch, until: float) -> bool:
         own = ref(loan)

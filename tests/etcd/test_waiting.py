@@ -396,8 +396,8 @@ def lose(monkeypatch):
     def losing(number, call):
         own, asked = threading.get_ident(), []
 
-        def posted(connections, path, *request, **how):
-            answer = post(connections, path, *request, **how)
+        def posted(connections, path, *request):
+            answer = post(connections, path, *request)
             if threading.get_ident() == own and path.endswith("/kv/txn"):
                 asked.append(path)
                 if len(asked) == number:

@@ -195,7 +195,7 @@ class Pool(Loans):
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
         loans, now = self._loans, clock()
-        # As begin() does, and end() in _give_back(): two calls less on the way of each lock.
+        # As begin() does it, and _give_back() what end() does: two calls less on the way of a lock.
         with self._mutex:
             if at_once or (len(loans) < self.most and not self._waiting):
                 loans.add(ref(loan, loans.discard))
@@ -247,7 +247,7 @@ class Pool(Loans):
         finally:
             self._loans.discard(ref(loan))
             if loan.latch is not None or self._waiting:
-                self._grant_next(loan)
+                self.end(loan)
 
     def _note_pooler(self, pooled: bool) -> None:
         self.pooled = pooled

@@ -97,7 +97,7 @@ class EtcdClient:
     ``maybe_applied`` tells whether the request may have been carried out.
     """
 
-    _renews: ClassVar[bool] = False
+    _urgency: ClassVar[int] = Connections.OTHER
 
     def __init__(self, options: EtcdOptions) -> None:
         self.options = options
@@ -115,7 +115,7 @@ class EtcdClient:
             member.close()
 
     def for_renewals(self) -> EtcdClient:
-        """Return this client over connections for renewals: they wait for no other requests."""
+        """Return the same client, but over connections that only renewals use."""
         return _RenewingClient(self)
 
     # Requests
@@ -223,12 +223,10 @@ class EtcdClient:
     def _send(
         self, member: Connections, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Any:
-        # A waiter would lose its place in the queue if its request stood behind many others.
-        first = path == _KEEP_ALIVE
+        # No hold, and no place in a queue, is to be lost because its request stands behind others.
+        urgency = max(self._urgency, member.PLACE if path == _KEEP_ALIVE else member.OTHER)
         try:
-            response = member.post(
-                f"{_API}{path}", data, headers, deadline, renews=self._renews, first=first
-            )
+            response = member.post(f"{_API}{path}", data, headers, deadline, urgency)
         except Unanswered as error:
             raise unanswered(self._where(member), error) from error.__cause__
         if response.status != HTTPStatus.OK:
@@ -333,9 +331,9 @@ class EtcdClient:
 
 
 class _RenewingClient(EtcdClient):
-    """Another client's double: it shares all with it, and differs in which connections it uses."""
+    """Another client's double: it shares all with it, but for the urgency of its requests."""
 
-    _renews = True
+    _urgency = Connections.RENEWAL
 
     def __init__(self, client: EtcdClient) -> None:
         self.__dict__ = client.__dict__

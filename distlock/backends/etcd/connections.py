@@ -20,8 +20,8 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Loan, Loans
 
-#: Connections that are in use at a time, at most: for renewals, which wait for no other request,
-#: and for all others. With the stream of the watches these are 16.
+#: Connections that are in use at a time, at most: for renewals, and for all other requests. With
+#: the stream of the watches these are 16.
 _MOST_RENEWING, _MOST = 3, 12
 #: Connections that are kept for the next request. They are less than those in use: if a network
 #: has forgotten all of them, some requests still get a new one at once.
@@ -170,6 +170,9 @@ class Connections:
     ``~/.netrc`` in place of a token, and cannot tell whether a request was sent.
     """
 
+    #: How urgent a request is: usual; before all these; or it has connections for renewals alone.
+    OTHER, PLACE, RENEWAL = range(3)
+
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
         self.endpoint = endpoint
         self._tls = tls
@@ -183,26 +186,18 @@ class Connections:
         _close_all(self._idle)
 
     def post(
-        self,
-        path: str,
-        data: bytes,
-        headers: Mapping[str, str],
-        deadline: float,
-        *,
-        renews: bool = False,
-        first: bool = False,
+        self, path: str, data: bytes, headers: Mapping[str, str], deadline: float, urgency: int
     ) -> Response:
         """Return the answer that comes by ``deadline``; Unanswered if none does.
 
-        ``renews``: use a connection that is there for renewals only. ``first``: go before others
-        that wait for a connection.
+        ``urgency``, of those above, is about the wait for a connection.
         """
         request = self._request(path, {"Content-Length": str(len(data)), **headers}) + data
-        loans, loan = self._renewals if renews else self._others, Loan()
+        loans, loan = self._renewals if urgency == self.RENEWAL else self._others, Loan()
         connection: _Connection | None = None
         is_kept = False
         try:
-            if not loans.begin(loan, deadline, first=first):
+            if not loans.begin(loan, deadline, first=urgency == self.PLACE):
                 raise TimeoutError(f"all {loans.most} connections are waiting for answers")
             connection = self._take() or _Connection(self.endpoint, self._tls, deadline)
             response = connection.exchange(request, deadline)

@@ -122,14 +122,16 @@ class Leases:
         elif clock() - lease.sent_at < ttl * _FRESH and len(unused) < _MOST_UNUSED:
             unused.append(lease)
 
-    def end(self, lease_id: int, deadline: float | None = None, *, renews: bool = False) -> None:
+    def end(
+        self, lease_id: int, deadline: float | None = None, client: EtcdClient | None = None
+    ) -> None:
         """End a lease if the cluster can be asked; else it ends by itself.
 
-        ``renews``: this is part of a renewal.
+        ``client`` asks it, in place of the usual one.
         """
         if lease_id:
             with suppress(LockError):
-                self._asking(renews).revoke(lease_id, deadline)
+                (client or self._client).revoke(lease_id, deadline)
 
     def give_back(self, nonce: str, lease_id: int, deadline: float | None) -> None:
         """Take back the lease of a key that was deleted; its id is 0 if it was not there."""
@@ -186,25 +188,22 @@ class Leases:
             self._many = 2 * (len(self.holds) + len(self._named)) + _MANY
 
     def find(
-        self, leases: Sequence[Lease], deadline: float | None, *, renews: bool = False
+        self, leases: Sequence[Lease], deadline: float | None, client: EtcdClient | None = None
     ) -> Mapping[str, EtcdGrant | None]:
         """Return the holds of leases by nonce; None for what is gone.
 
-        Leases of another process have to be read. ``renews``: this is part of a renewal.
+        Leases of another process have to be read, by ``client`` in place of the usual one.
         """
         holds = {lease.nonce: self.holds.get(lease.nonce) for lease in leases}
         prefix = self._client.options.prefix
         unknown = [lease for lease in leases if holds[lease.nonce] is None]
         keys = [EtcdKeys(prefix, lease.name).holds_of(lease.nonce) for lease in unknown]
-        found = LockReader(self._asking(renews), deadline).first(*keys)
+        found = LockReader(client or self._client, deadline).first(*keys)
         for lease, entry in zip(unknown, found, strict=True):
             if entry is not None:
                 holds[lease.nonce] = hold = EtcdGrant.found(entry)
                 self.add(lease.nonce, hold)
         return holds
-
-    def _asking(self, renews: bool) -> EtcdClient:
-        return self._renewing if renews else self._client
 
     # Renewing
 
@@ -220,7 +219,7 @@ class Leases:
         answers: dict[str, bool] = {}
         kept: dict[str, EtcdGrant] = {}
         wanted = {lease.nonce: lease for lease in leases}
-        for nonce, hold in self.find(leases, deadline, renews=True).items():
+        for nonce, hold in self.find(leases, deadline, self._renewing).items():
             if hold is None:
                 answers[nonce] = False
             elif _fits(hold, wanted[nonce].duration):
@@ -287,16 +286,16 @@ class Leases:
         if not reply.succeeded:
             there = next(iter(reply.found()), None)
             if there is None or there.created != hold.created:
-                self.end(new.id, deadline, renews=True)
+                self.end(new.id, deadline, self._renewing)
                 return False
             hold.modified = there.modified
             if there.lease != new.id:
-                self.end(new.id, deadline, renews=True)
+                self.end(new.id, deadline, self._renewing)
                 return None
         else:
             hold.modified = reply.revision
         old, hold.lease, hold.ttl, hold.data = hold.lease, new, ttl, data
-        self.end(old.id, deadline, renews=True)
+        self.end(old.id, deadline, self._renewing)
         return True
 
 
