@@ -100,7 +100,7 @@ def test_who_comes_first_has_a_loan_first_but_for_those_who_go_before_all_others
     assert loans.busy == loans.waiting == 0
 
 
-def test_a_loan_that_was_waited_for_in_vain_is_nobody_s_when_it_is_granted_after_that():
+def test_a_wait_in_vain_that_is_granted_later_keeps_no_loan():
     loans, lent, late, next_one = Loans(1), Loan(), Loan(), Loan()
     assert loans.begin(lent, soon())
     assert not loans.begin(late, clock())
