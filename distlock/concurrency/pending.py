@@ -1,4 +1,4 @@
-"""What will come: an answer, for one thread or one asyncio task, or a turn.
+"""An answer that will come, for one thread or one asyncio task; loans to a few threads.
 
 Ctrl-C and Celery's soft time limit raise in the main thread between almost any two bytecodes, and
 the garbage collector may call us in a thread that has just taken one of the package's mutexes. So
@@ -63,7 +63,7 @@ class Latch:
 
 
 class Loan:
-    """What one thread has for a while, or waits for; see Loans."""
+    """A right of one thread for a while, or its wait for that; see Loans."""
 
     #: is set when it is granted, if that has to be waited for
     latch: Latch | None = None
@@ -123,7 +123,7 @@ class Loans:
 
     def _is_granted(self, loan: Loan, latch: Latch, until: float) -> bool:
         own = ref(loan)
-        # Who has granted it may have been interrupted before the latch was set.
+        # The thread that granted it may have been interrupted before it could set the latch.
         while own not in self._loans:
             with self._mutex:
                 self._serve()  # a loan may have ended without anybody being woken
