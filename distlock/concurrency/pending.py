@@ -1,4 +1,4 @@
-"""An answer that will come, for one thread or one asyncio task.
+"""An answer that will come, for one thread or one asyncio task; loans to a few threads.
 
 Ctrl-C and Celery's soft time limit raise in the main thread between almost any two bytecodes, and
 the garbage collector may call us in a thread that has just taken one of the package's mutexes. So
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
+from weakref import ref
 
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import calls_others
@@ -58,6 +60,89 @@ class Latch:
             if not self._lock.acquire(timeout=left(until, _LONGEST_SLEEP)) and clock() >= until:
                 break
         return self.is_set
+
+
+class Loan:
+    """A right of one thread for a while, or its wait for that; see Loans."""
+
+    #: is set when it is granted, if that has to be waited for
+    latch: Latch | None = None
+
+
+class Loans:
+    """Loans to at most so many threads at a time; the others wait: first come, first served.
+
+    A loan is known by a weak reference only. So no interrupt can keep it from ending: at the latest
+    it ends with its object.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._mutex = threading.Lock()
+        self._loans: set[ref[Loan]] = set()
+        self._waiting: deque[ref[Loan]] = deque()
+        self._waiting_first: deque[ref[Loan]] = deque()
+
+    @property
+    def busy(self) -> int:
+        """How many loans there are now."""
+        return len(self._loans)
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for one now."""
+        return len(self._waiting) + len(self._waiting_first)
+
+    def begin(self, loan: Loan, until: float, *, first: bool = False) -> bool:
+        """Return whether it was granted, at the latest by ``until``. end() it in any case.
+
+        With ``first`` it is granted before all others that are not.
+        """
+        loans = self._loans
+        with self._mutex:
+            if len(loans) < self.most and not self._waiting and not self._waiting_first:
+                # The callback is a C function, so no signal handler runs during it.
+                loans.add(ref(loan, loans.discard))
+                return True
+            loan.latch = Latch()
+            (self._waiting_first if first else self._waiting).append(ref(loan))
+        return self._is_granted(loan, loan.latch, until)
+
+    def end(self, loan: Loan) -> None:
+        """End a loan, or the wait for it, and grant the next ones."""
+        own = ref(loan)
+        self._loans.discard(own)
+        if loan.latch is not None or self._waiting or self._waiting_first:
+            with self._mutex:
+                if loan.latch is not None and not loan.latch.is_set:
+                    for waiting in (self._waiting_first, self._waiting):
+                        if own in waiting:
+                            waiting.remove(own)
+                self._loans.discard(own)  # it may have been granted after a wait in vain
+                self._serve()
+
+    def _is_granted(self, loan: Loan, latch: Latch, until: float) -> bool:
+        own = ref(loan)
+        # The thread that granted it may have been interrupted before it could set the latch.
+        while own not in self._loans:
+            with self._mutex:
+                self._serve()  # a loan may have ended without anybody being woken
+            if not latch.wait(left(until, _LONGEST_SLEEP)) and clock() >= until:
+                return False
+        return True
+
+    def _serve(self) -> None:
+        """Grant what is waited for; an interrupt leaves the rest to the next call."""
+        loans = self._loans
+        # A loan is ended first, then the waiters are looked at. A waiter is added first, and then
+        # the loans are looked at.
+        # copy() takes the lock of the set, so one of the two sees the other, also without the GIL.
+        while (waiting := self._waiting_first or self._waiting) and len(loans.copy()) < self.most:
+            loan = waiting[0]()
+            if loan is not None and loan.latch is not None and not loan.latch.is_set:
+                loans.add(ref(loan, loans.discard))
+                loan.latch.set()
+            waiting.popleft()
 
 
 class NotAnswered(Exception):

@@ -2,13 +2,16 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 import weakref
+from functools import partial
 
 import pytest
 
+from distlock.concurrency import pending
 from distlock.concurrency.clock import clock
-from distlock.concurrency.pending import Latch, NotAnswered, Pending
+from distlock.concurrency.pending import Latch, Loan, Loans, NotAnswered, Pending
 from tests.core.interrupting import interrupted
 
 PATIENCE = 20.0
@@ -71,6 +74,95 @@ def test_who_waits_for_a_latch_sees_it_set_by_one_who_was_interrupted():
     latch = Latch()
     latch.is_set = True
     assert latch.wait(PATIENCE)
+
+
+# Loans
+
+
+def test_who_comes_first_has_a_loan_first_but_for_those_who_go_before_all_others():
+    loans, order, threads = Loans(1), [], []
+    lent = Loan()
+    assert loans.begin(lent, soon())
+
+    def take(number, first):
+        loan = Loan()
+        order.append(number if loans.begin(loan, soon(), first=first) else None)
+        loans.end(loan)
+
+    for number in range(6):
+        threads.append(on_a_thread(take, number, number >= 4))
+        while loans.waiting <= number:
+            pass
+    loans.end(lent)
+    for thread in threads:
+        thread.join()
+    assert order == [4, 5, 0, 1, 2, 3]
+    assert loans.busy == loans.waiting == 0
+
+
+def test_a_wait_in_vain_that_is_granted_later_keeps_no_loan():
+    loans, lent, late, next_one = Loans(1), Loan(), Loan(), Loan()
+    assert loans.begin(lent, soon())
+    assert not loans.begin(late, clock())
+    loans.end(lent)
+    assert late.latch.is_set
+    loans.end(late)
+    assert loans.begin(next_one, clock())
+
+
+def test_a_wait_in_vain_leaves_the_next_one_his_turn():
+    loans, lent, late, next_one = Loans(1), Loan(), Loan(), Loan()
+    assert loans.begin(lent, soon())
+    assert not loans.begin(late, clock())
+    thread = on_a_thread(loans.begin, next_one, soon())
+    while loans.waiting < 2:
+        pass
+    loans.end(late)
+    assert (loans.busy, loans.waiting) == (1, 1)
+    loans.end(lent)
+    thread.join()
+    assert next_one.latch.is_set
+    assert (loans.busy, loans.waiting) == (1, 0)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2], ids=["alone", "after one", "with others"])
+def test_an_interrupt_leaves_no_loan_behind(others, monkeypatch):
+    monkeypatch.setattr(pending, "_LONGEST_SLEEP", 0.02)
+
+    def take(loans):
+        loan = Loan()
+        try:
+            assert loans.begin(loan, soon())
+        finally:
+            loans.end(loan)
+
+    def waiting(loans, number):
+        threads = []
+        while len(threads) < number:
+            threads.append(on_a_thread(take, loans))
+            while loans.waiting < len(threads):
+                pass
+        return threads
+
+    def end_and_take(loans, lent):
+        loans.end(lent.pop())
+        take(loans)
+
+    for moment in itertools.count(1):
+        loans, lent = Loans(1), [Loan()]
+        assert loans.begin(lent[0], soon())
+        threads = waiting(loans, others)
+        was_interrupted = bool(interrupted(partial(end_and_take, loans, lent), moment))
+        lent.clear()
+        gc.collect()
+        take(loans)
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        assert loans.busy == loans.waiting == 0
+        if not was_interrupted:
+            assert moment > 5, "the interrupts did not reach the code"
+            return
 
 
 # Pending: one decision

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -25,8 +23,8 @@ from distlock.backends.database.connect import (
 from distlock.backends.database.connection import SHORTEST_LIMIT, DatabaseSession
 from distlock.backends.database.statements import Result, Statement, with_tables_renamed
 from distlock.concurrency import fork
-from distlock.concurrency.clock import clock, left
-from distlock.concurrency.pending import Latch
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Latch, Loan, Loans
 from distlock.concurrency.threads import Timer, call_after, start
 
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
@@ -35,31 +33,22 @@ IDLE = 60.0
 #: Seconds after its last use in which a session is taken to be alive.
 _FRESH = 0.25
 
-#: Seconds until a thread that waits for a session looks for loans that an interrupt has ended.
-_LONGEST_SLEEP = 1.0
-
 logger = logging.getLogger("distlock")
 
 T = TypeVar("T")
 
 
-class _Loan:
-    """A session that one thread uses.
-
-    The pool knows it by a weak reference only. So no interrupt can keep a loan from ending: at the
-    latest it ends with this object, and the garbage collector closes its session.
-    """
+class _Loan(Loan):
+    """A session that one thread uses; after an interrupt the garbage collector may close it."""
 
     session: DatabaseSession | None = None
     #: whether what it was lent for came to its end; else it may be in the middle of a packet
     is_whole = False
     #: where the session is kept after this; another list since, if the pool was closed
     home: list[DatabaseSession]
-    #: is set when it is granted, if that has to be waited for
-    latch: Latch | None = None
 
 
-class Pool:
+class Pool(Loans):
     """Sessions with one database, which the threads of a process share."""
 
     def __init__(
@@ -79,9 +68,9 @@ class Pool:
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
         """
+        super().__init__(sessions)
         self.database = database
         self.timeout = timeout
-        self.sessions = sessions
         #: whether a pooler is known that may give every packet to another session of the server
         self.pooled = bool(pooled)
         #: where the server finds the table, and what its native locks are named after, by what it
@@ -92,10 +81,7 @@ class Pool:
         self._pooled = pooled
         self._keep_idle = idle
         _pools().add(self)
-        self._mutex = threading.Lock()
         self._idle: list[DatabaseSession] = []  # in the order of their last use
-        self._loans: set[ref[_Loan]] = set()
-        self._waiting: deque[ref[_Loan]] = deque()
         self._trusted_since = -math.inf
         self._reaper: Timer | None = None
 
@@ -103,16 +89,6 @@ class Pool:
         """Return the seconds that the server gets for an answer that is due by ``deadline``."""
         rest = self.timeout if deadline is None else deadline - clock()
         return min(max(rest, SHORTEST_LIMIT), self.timeout)
-
-    @property
-    def busy(self) -> int:
-        """How many sessions are in use now."""
-        return len(self._loans)
-
-    @property
-    def waiting(self) -> int:
-        """How many threads wait for a session now."""
-        return len(self._waiting)
 
     @property
     def unused(self) -> int:
@@ -222,15 +198,15 @@ class Pool:
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
         loans = self._loans
+        # As begin() does it, and _give_back() what end() does: two calls less on the way of a lock.
         with self._mutex:
-            if at_once or (len(loans) < self.sessions and not self._waiting):
-                # The callback is a C function, so no signal handler runs during it.
+            if at_once or (len(loans) < self.most and not self._waiting):
                 loans.add(ref(loan, loans.discard))
             else:
                 loan.latch = Latch()
                 self._waiting.append(ref(loan))
-        if loan.latch is not None:
-            self._wait_for(loan.latch, until)
+        if loan.latch is not None and not self._is_granted(loan, loan.latch, until):
+            raise errors.NoSession(f"none of {self.most} sessions was free in time")
         target = target_of(connections.settings[self.database])
         loan.home = self._idle
         while True:
@@ -272,33 +248,9 @@ class Pool:
             else:
                 session.close()
         finally:
-            own = ref(loan)
-            self._loans.discard(own)
-            if self._waiting:
-                with self._mutex:
-                    if own in self._waiting:
-                        self._waiting.remove(own)
-                    self._serve()
-
-    def _wait_for(self, latch: Latch, until: float) -> None:
-        while not latch.is_set:
-            with self._mutex:
-                self._serve()  # a loan may have ended without anybody being woken
-            if not latch.wait(left(until, _LONGEST_SLEEP)) and clock() >= until:
-                raise errors.NoSession(f"none of {self.sessions} sessions was free in time")
-
-    def _serve(self) -> None:
-        """Grant loans, first come, first served; an interrupt leaves the rest to the next call."""
-        loans = self._loans
-        # A session is given back first, then the waiters are looked at. A waiter is added first,
-        # and then the loans are looked at.
-        # copy() takes the lock of the set, so one of the two sees the other, also without the GIL.
-        while self._waiting and len(loans.copy()) < self.sessions:
-            loan = self._waiting[0]()
-            if loan is not None and loan.latch is not None:
-                loans.add(ref(loan, loans.discard))
-                loan.latch.set()
-            self._waiting.popleft()
+            self._loans.discard(ref(loan))
+            if loan.latch is not None or self._waiting:
+                self.end(loan)
 
     def _note_pooler(self, pooled: bool) -> None:
         self.pooled = pooled

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from distlock.backends.etcd.connections import SEVERAL, Connections, Stream, Unanswered
 from distlock.backends.etcd.messages import (
@@ -44,6 +44,7 @@ _SHORTEST_SHARE = 0.3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 _MOST_LEASES = 2**63 - 1
+_KEEP_ALIVE = "lease/keepalive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class EtcdClient:
     ``maybe_applied`` tells whether the request may have been carried out.
     """
 
+    _urgency: ClassVar[int] = Connections.OTHER
+
     def __init__(self, options: EtcdOptions) -> None:
         self.options = options
         #: calls back when keys change
@@ -110,6 +113,10 @@ class EtcdClient:
         self.watches.close()
         for member in self._members:
             member.close()
+
+    def for_renewals(self) -> EtcdClient:
+        """Return the same client, but over connections that only renewals use."""
+        return _RenewingClient(self)
 
     # Requests
 
@@ -216,8 +223,10 @@ class EtcdClient:
     def _send(
         self, member: Connections, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Any:
+        # No hold, and no place in a queue, is to be lost because its request stands behind others.
+        urgency = max(self._urgency, member.PLACE if path == _KEEP_ALIVE else member.OTHER)
         try:
-            response = member.post(f"{_API}{path}", data, headers, deadline)
+            response = member.post(f"{_API}{path}", data, headers, deadline, urgency)
         except Unanswered as error:
             raise unanswered(self._where(member), error) from error.__cause__
         if response.status != HTTPStatus.OK:
@@ -277,7 +286,7 @@ class EtcdClient:
         """Renew leases, in one request; read KeepAlive before relying on the answer."""
         if not lease_ids:
             return KeepAlive({}, clock(), 0)
-        reply = self.ask("lease/keepalive", [{"ID": one} for one in lease_ids], deadline)
+        reply = self.ask(_KEEP_ALIVE, [{"ID": one} for one in lease_ids], deadline)
         answers = reply.body if isinstance(reply.body, list) else [reply.body]
         results = [answer["result"] for answer in answers if "result" in answer]
         ttls = {int(result["ID"]): int(result.get("TTL", 0)) for result in results}
@@ -319,6 +328,15 @@ class EtcdClient:
         first, *others = self._members
         if first is member:
             self._members = [*others, first]
+
+
+class _RenewingClient(EtcdClient):
+    """Another client's double: it shares all with it, but for the urgency of its requests."""
+
+    _urgency = Connections.RENEWAL
+
+    def __init__(self, client: EtcdClient) -> None:
+        self.__dict__ = client.__dict__
 
 
 def new_lease_id() -> int:

@@ -18,8 +18,13 @@ from typing import Any
 from distlock.backends.etcd.options import Endpoint
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Loan, Loans
 
-#: Connections that are kept for the next request.
+#: Connections that are in use at a time, at most: for renewals, and for all other requests. With
+#: the stream of the watches these are 16.
+_MOST_RENEWING, _MOST = 3, 12
+#: Connections that are kept for the next request. They are less than those in use: if a network
+#: has forgotten all of them, some requests still get a new one at once.
 _MOST_IDLE = 8
 #: Seconds. A time limit of 0 would mean something else to a socket.
 _SHORTEST_LIMIT = 0.001
@@ -159,16 +164,20 @@ class _Connection(_OpenSocket):
 class Connections:
     """The connections to one member; threads may share them.
 
-    Each request has a connection to itself. They are kept in a list, whose methods are atomic: an
-    interrupt can leave no mutex locked. A session of ``requests`` takes four times the processor
-    time, has one time limit for all requests, sends the credentials of ``~/.netrc`` in place of a
-    token, and cannot tell whether a request was sent.
+    Each request has a connection to itself, and waits for one if too many are in use: see Loans.
+    Unused ones are kept in a list, whose methods are atomic. A session of ``requests`` takes four
+    times the processor time, has one time limit for all requests, sends the credentials of
+    ``~/.netrc`` in place of a token, and cannot tell whether a request was sent.
     """
+
+    #: How urgent a request is: usual; before all these; or it has connections for renewals alone.
+    OTHER, PLACE, RENEWAL = range(3)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
         self.endpoint = endpoint
         self._tls = tls
         self._host = str(endpoint).partition("://")[2]
+        self._renewals, self._others = Loans(_MOST_RENEWING), Loans(_MOST)
         self._idle: list[_Connection] = []
         weakref.finalize(self, _close_all, self._idle)  # also at exit
 
@@ -176,12 +185,20 @@ class Connections:
         """Close the connections that nobody uses."""
         _close_all(self._idle)
 
-    def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Response:
-        """Return the answer that comes by ``deadline``; Unanswered if none does."""
+    def post(
+        self, path: str, data: bytes, headers: Mapping[str, str], deadline: float, urgency: int
+    ) -> Response:
+        """Return the answer that comes by ``deadline``; Unanswered if none does.
+
+        ``urgency``, of those above, is about the wait for a connection.
+        """
         request = self._request(path, {"Content-Length": str(len(data)), **headers}) + data
+        loans, loan = self._renewals if urgency == self.RENEWAL else self._others, Loan()
         connection: _Connection | None = None
         is_kept = False
         try:
+            if not loans.begin(loan, deadline, first=urgency == self.PLACE):
+                raise TimeoutError(f"all {loans.most} connections are waiting for answers")
             connection = self._take() or _Connection(self.endpoint, self._tls, deadline)
             response = connection.exchange(request, deadline)
             if len(self._idle) < _MOST_IDLE:
@@ -193,6 +210,7 @@ class Connections:
         finally:
             if connection is not None and not is_kept:
                 connection.close()  # also after an interrupt: the rest of the answer may still come
+            loans.end(loan)
 
     def _request(self, path: str, headers: Mapping[str, str]) -> bytes:
         lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}"]

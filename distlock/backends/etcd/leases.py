@@ -88,7 +88,7 @@ class Leases:
     """
 
     def __init__(self, client: EtcdClient) -> None:
-        self._client = client
+        self._client, self._renewing = client, client.for_renewals()
         #: leases that nobody uses at present, by length
         self._unused: dict[int, list[EtcdLease]] = {}
         #: the holds that were granted here, by nonce
@@ -122,11 +122,16 @@ class Leases:
         elif clock() - lease.sent_at < ttl * _FRESH and len(unused) < _MOST_UNUSED:
             unused.append(lease)
 
-    def end(self, lease_id: int, deadline: float | None = None) -> None:
-        """End a lease if the cluster can be asked; else it ends by itself."""
+    def end(
+        self, lease_id: int, deadline: float | None = None, client: EtcdClient | None = None
+    ) -> None:
+        """End a lease if the cluster can be asked; else it ends by itself.
+
+        ``client`` asks it, in place of the usual one.
+        """
         if lease_id:
             with suppress(LockError):
-                self._client.revoke(lease_id, deadline)
+                (client or self._client).revoke(lease_id, deadline)
 
     def give_back(self, nonce: str, lease_id: int, deadline: float | None) -> None:
         """Take back the lease of a key that was deleted; its id is 0 if it was not there."""
@@ -183,17 +188,17 @@ class Leases:
             self._many = 2 * (len(self.holds) + len(self._named)) + _MANY
 
     def find(
-        self, leases: Sequence[Lease], deadline: float | None
+        self, leases: Sequence[Lease], deadline: float | None, client: EtcdClient | None = None
     ) -> Mapping[str, EtcdGrant | None]:
         """Return the holds of leases by nonce; None for what is gone.
 
-        Leases of another process have to be read.
+        Leases of another process have to be read, by ``client`` in place of the usual one.
         """
         holds = {lease.nonce: self.holds.get(lease.nonce) for lease in leases}
         prefix = self._client.options.prefix
         unknown = [lease for lease in leases if holds[lease.nonce] is None]
         keys = [EtcdKeys(prefix, lease.name).holds_of(lease.nonce) for lease in unknown]
-        found = LockReader(self._client, deadline).first(*keys)
+        found = LockReader(client or self._client, deadline).first(*keys)
         for lease, entry in zip(unknown, found, strict=True):
             if entry is not None:
                 holds[lease.nonce] = hold = EtcdGrant.found(entry)
@@ -208,13 +213,13 @@ class Leases:
         The lease is kept alive, and then the key is written. A keepalive alone proves nothing: a
         leader that was deposed and has not noticed answers it, too. A write is linearizable.
         """
-        return self._client.ask_twice(partial(self._renew, leases), deadline)
+        return self._renewing.ask_twice(partial(self._renew, leases), deadline)
 
     def _renew(self, leases: Sequence[Lease], deadline: float) -> Mapping[str, bool]:
         answers: dict[str, bool] = {}
         kept: dict[str, EtcdGrant] = {}
         wanted = {lease.nonce: lease for lease in leases}
-        for nonce, hold in self.find(leases, deadline).items():
+        for nonce, hold in self.find(leases, deadline, self._renewing).items():
             if hold is None:
                 answers[nonce] = False
             elif _fits(hold, wanted[nonce].duration):
@@ -236,7 +241,7 @@ class Leases:
         self, holds: Mapping[str, EtcdGrant], wanted: Mapping[str, Lease], deadline: float | None
     ) -> dict[str, bool]:
         """Renew leases; return what is known for certain, by nonce."""
-        alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
+        alive = self._renewing.keep_alive([hold.lease.id for hold in holds.values()], deadline)
         answers: dict[str, bool] = {}
         nonces = [*holds]
         for start in range(0, len(nonces), MOST_OPERATIONS):
@@ -246,7 +251,7 @@ class Leases:
                 hold.data = hold.data.renewed_for(seconds, hold.lease.ttl)
             ended = {nonce for nonce in some if not alive.ttls.get(holds[nonce].lease.id)}
             written = [_renewed(holds[nonce], writes=nonce not in ended) for nonce in some]
-            reply = self._client.do(written, deadline)
+            reply = self._renewing.do(written, deadline)
             for place, nonce in enumerate(some):
                 hold, answer = holds[nonce], reply.inner(place)
                 if not answer.succeeded:
@@ -270,9 +275,9 @@ class Leases:
         """
         ttl = whole_seconds(lease.duration)
         # A new lease, which runs from now on: the caller counts from when this was called.
-        new = self._client.grant(ttl, deadline)
+        new = self._renewing.grant(ttl, deadline)
         data = hold.data.renewed_for(lease.duration, new.ttl)
-        reply = self._client.txn(
+        reply = self._renewing.txn(
             [created(hold.key, hold.created), modified(hold.key, hold.modified)],
             [put(hold.key, data.to_value(), new.id)],
             [get(hold.key)],
@@ -281,16 +286,16 @@ class Leases:
         if not reply.succeeded:
             there = next(iter(reply.found()), None)
             if there is None or there.created != hold.created:
-                self.end(new.id, deadline)
+                self.end(new.id, deadline, self._renewing)
                 return False
             hold.modified = there.modified
             if there.lease != new.id:
-                self.end(new.id, deadline)
+                self.end(new.id, deadline, self._renewing)
                 return None
         else:
             hold.modified = reply.revision
         old, hold.lease, hold.ttl, hold.data = hold.lease, new, ttl, data
-        self.end(old.id, deadline)
+        self.end(old.id, deadline, self._renewing)
         return True
 
 

@@ -67,7 +67,7 @@ class EtcdStore(RecordStore):
     """The records that are kept in one cluster, below one prefix."""
 
     def __init__(self, client: EtcdClient) -> None:
-        self._client = client
+        self._client, self._renewing = client, client.for_renewals()
         self._root = f"{client.options.prefix}records/"
 
     # Records
@@ -154,12 +154,12 @@ class EtcdStore(RecordStore):
         records: Collection[Address] = (),
         deadline: float | None = None,
     ) -> Renewal:
-        return self._client.ask_twice(partial(self._renew, sessions, records), deadline)
+        return self._renewing.ask_twice(partial(self._renew, sessions, records), deadline)
 
     def _renew(
         self, sessions: Collection[str], records: Collection[Address], deadline: float
     ) -> Renewal:
-        renewed = self._client.keep_alive([*map(int, sessions)], deadline)
+        renewed = self._renewing.keep_alive([*map(int, sessions)], deadline)
         there, reply = self._look(records, deadline)
         alive: frozenset[str] = frozenset()
         ended: frozenset[str] = frozenset()
@@ -177,7 +177,7 @@ class EtcdStore(RecordStore):
             part = asked[start : start + MOST_OPERATIONS]
             keys = [_key(self._own_key(directory), key) for directory, key in part]
             looks = [get(key, keys_only=True) for key in keys or [self._root]]
-            reply = self._client.do(looks, deadline)
+            reply = self._renewing.do(looks, deadline)
             there.update(one for place, one in enumerate(part) if reply.found(place))
         return frozenset(there), reply
 
