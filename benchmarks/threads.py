@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.harness import Plan, Row, Side, Table, alternated, quartiles, working
+from benchmarks.locks import trees
 from benchmarks.servers import place
 
 THREADS, FEWER = 200, 16
@@ -88,7 +89,9 @@ def threads(where: Any, number: int) -> Iterator[Threads]:
 
 def measure(plan: Plan) -> Iterator[Table]:
     sides = [
-        Side(f"{number} threads", partial(threads, number=number)) for number in (THREADS, FEWER)
+        Side(name.replace("distlock", f"{number} threads"), make)
+        for number in (THREADS, FEWER)
+        for name, make in trees(plan, partial(threads, number=number)).items()
     ]
     with place("etcd") as where, working(sides, where) as workers:
         seen: dict[str, list[Any]] = {side.name: [] for side in sides}
