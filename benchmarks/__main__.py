@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="keep the parts that are in FILE")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md, too")
     parser.add_argument(
-        "--against", default="", metavar="FOLDER", help="another working tree, in locks, contention"
+        "--against", default="", metavar="FOLDER", help="compare with another working tree, too"
     )
     parser.add_argument("--check", action="store_true", help="fail if distlock is too slow")
     options = parser.parse_args()

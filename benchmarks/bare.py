@@ -111,6 +111,17 @@ def own_statements(place: Any) -> Iterator[Cycle]:
     raw.close()
 
 
+def note_three(seen: list[Any], lock: Any, begin: str) -> None:
+    """Hold a lock until that took three statements and no other, the first of them with a text."""
+    ends = time.monotonic() + LIMIT / 2
+    while len(seen) != 3 or begin not in seen[0].sql:
+        if time.monotonic() > ends:
+            raise RuntimeError("there was no turn of three statements")
+        seen.clear()
+        with lock:
+            pass
+
+
 def turn_of(place: Any) -> list[tuple[Any, ...]]:
     """Note what distlock asks in a turn among others: it waits, takes, and frees."""
     over = processes.Event()
@@ -120,13 +131,7 @@ def turn_of(place: Any) -> list[tuple[Any, ...]]:
         with noting(place) as seen:
             from distlock import Lock, locks
 
-            ends = time.monotonic() + LIMIT
-            while len(seen) != 3 or "distlock waits queued" not in seen[0].sql:
-                if time.monotonic() > ends:
-                    raise RuntimeError("there was no turn of three statements")
-                seen.clear()
-                with Lock(OWN):
-                    pass
+            note_three(seen, Lock(OWN), "distlock waits queued")
         locks.close_all()
     finally:
         over.set()  # it leaves no lock behind
@@ -189,10 +194,7 @@ def own_seats(place: Any, seats: int) -> Iterator[Peer]:
         from distlock import locks
         from distlock.recipes import Semaphore
 
-        for _ in range(5):
-            seen.clear()
-            with Semaphore(f"{OWN}:{os.getpid()}", seats):
-                pass
+        note_three(seen, Semaphore(f"{OWN}:{os.getpid()}", seats), "SELECT")
     ask = _asking()
     look, take, leave = seen
 

@@ -26,7 +26,7 @@ processes = multiprocessing.get_context("fork")
 Cycle = Callable[[], object]
 #: Seconds after which a side that does not answer is left out.
 LIMIT = 30.0
-#: Cycles in which requests are counted.
+#: Cycles in which requests are counted, or items.
 COUNTED = 20
 _TICK = os.sysconf("SC_CLK_TCK")
 _PR_SET_PDEATHSIG = 1
@@ -271,6 +271,9 @@ def requests_of(worker: Worker, server: Any) -> float | None:
             return None
         start = count()
         idle = count() - start  # what the question itself adds
-        before = count()
-        worker.ask("count", COUNTED)
-        return max(count() - before - idle, 0) / COUNTED / worker.side.items
+        before, cycles = count(), -(-COUNTED // worker.side.items)
+        try:
+            worker.ask("count", cycles)
+        except RuntimeError:  # what was measured counts nevertheless
+            return None
+        return max(count() - before - idle, 0) / cycles / worker.side.items

@@ -81,11 +81,13 @@ def distlock(place: Any) -> Iterator[Peer]:
 
 
 @contextmanager
-def distlock_of(place: Any, folder: str) -> Iterator[Peer]:
-    """The distlock of another working tree; this process must not have imported one before."""
+def of_tree(
+    place: Any, make: Callable[[Any], AbstractContextManager[Any]], folder: str
+) -> Iterator[Any]:
+    """Make something with the distlock of another working tree; none was imported here before."""
     sys.path.insert(0, folder)
-    with distlock(place) as peer:
-        yield peer
+    with make(place) as made:
+        yield made
 
 
 @contextmanager

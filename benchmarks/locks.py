@@ -7,27 +7,32 @@ distlock on PostgreSQL, on the same machine, that is compared with the locks in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Any
 
 from benchmarks import bare
 from benchmarks.harness import Plan, Row, Side, Table, Worker, turns
-from benchmarks.lock_peers import LOCK_PEERS, LockPeer, curator, distlock, distlock_of
+from benchmarks.lock_peers import LOCK_PEERS, LockPeer, curator, distlock, of_tree
 from benchmarks.servers import place
 
 KINDS = ["PostgreSQL", "MariaDB", "SQLite", "ZooKeeper", "etcd", "Redis", "one machine"]
 #: What a quick run leaves out.
 SLOW = ["Redis", "one machine"]
+Made = Callable[[Any], AbstractContextManager[Any]]
 OURS = LockPeer(distlock, "the defaults", reentrant=True)
 
 
 def ours(plan: Plan) -> dict[str, LockPeer]:
     """Return this distlock, and that of another working tree if it is to be compared."""
-    found = {"distlock": OURS}
+    return {name: OURS._replace(make=make) for name, make in trees(plan, distlock).items()}
+
+
+def trees(plan: Plan, make: Made) -> dict[str, Made]:
+    """Return what makes a side of distlock, by name: here, and with another working tree."""
+    found = {"distlock": make}
     if plan.against:
-        make = partial(distlock_of, folder=plan.against)
-        found["distlock, other tree"] = OURS._replace(make=make, settings=f"`{plan.against}`")
+        found["distlock, other tree"] = partial(of_tree, make=make, folder=plan.against)
     return found
 
 

@@ -18,7 +18,7 @@ from benchmarks.bare import connect, own_seats
 from benchmarks.contention import Limits, compare
 from benchmarks.harness import Plan, Row, Side, Table, processes, turns
 from benchmarks.lock_peers import LockPeer, Peer, curator, of_objects
-from benchmarks.locks import installed, prepared
+from benchmarks.locks import installed, prepared, trees
 from benchmarks.servers import place
 
 #: Seats of the semaphores.
@@ -107,9 +107,9 @@ def _as_side(
 def on_zookeeper(plan: Plan) -> Iterator[Table]:
     with place("ZooKeeper") as where:
         for recipe in () if plan.quick else ("semaphore", "reader", "writer"):
+            makes = trees(plan, partial(_ours, recipe)) | {"kazoo": partial(_kazoo, recipe)}
             sides = [
-                _as_side("distlock", partial(_ours, recipe)),
-                _as_side("kazoo", partial(_kazoo, recipe)),
+                *(_as_side(name, make) for name, make in makes.items()),
                 Side("Curator", partial(curator, recipe=recipe), warm_up=1.0),
             ]
             titles = {"reader": "read lock", "writer": "write lock"}
@@ -124,11 +124,11 @@ def on_zookeeper(plan: Plan) -> Iterator[Table]:
         for recipe, (title, number) in recipes.items():
             if plan.quick and recipe != "election":
                 continue
+            makes = trees(plan, partial(_ours, recipe, number=number))
+            makes["kazoo"] = partial(_kazoo, recipe, number=number)
             peers = {
-                name: LockPeer(
-                    partial(make, recipe, number=number), "", exclusive=recipe == "election"
-                )
-                for name, make in (("distlock", _ours), ("kazoo", _kazoo))
+                name: LockPeer(make, "", exclusive=recipe == "election")
+                for name, make in makes.items()
             }
             limits = Limits(600, 0, turns=15) if recipe == "barrier" else Limits(2.0)
             rows = compare(peers, where, 4 if recipe == "election" else PARTIES, plan, limits)
@@ -150,13 +150,14 @@ def semaphores(plan: Plan) -> Iterator[Table]:
     for kind in ("PostgreSQL", "MariaDB"):
         with prepared(kind) as where:
             peers = {
-                "distlock": LockPeer(partial(_ours, "semaphore"), "", exclusive=False),
-                "its own statements": LockPeer(
-                    partial(own_seats, seats=SEATS),
-                    "bare clients: what a cycle asks, each for a semaphore of its own",
-                    exclusive=False,
-                ),
+                name: LockPeer(make, "", exclusive=False)
+                for name, make in trees(plan, partial(_ours, "semaphore")).items()
             }
+            peers["its own statements"] = LockPeer(
+                partial(own_seats, seats=SEATS),
+                "bare clients: what a cycle asks, each for a semaphore of its own",
+                exclusive=False,
+            )
             rows = compare(peers, where, PARTIES, plan, Limits(2.0))
             yield Table(f"{kind}: {_SHARED}", "turns", shared(rows))
 
@@ -295,7 +296,10 @@ def kazoo_queue(where: Any) -> Iterator[Callable[[], object]]:
 
 def queues(plan: Plan) -> Iterator[Table]:
     batch = Side("distlock, by twelve", partial(queue, batch=12), "`put_many`, …", items=ITEMS)
-    ours = Side("distlock", queue, "`put()`, `get()`, `ack()`", items=ITEMS)
+    ours = [
+        Side(name, make, "`put()`, `get()`, `ack()`", items=ITEMS)
+        for name, make in trees(plan, queue).items()
+    ]
     with place("PostgreSQL") as where:
         where.migrate(*installed(["django_tasks_db", _PROCRASTINATE]), **_TASKS)
         peers = [
@@ -313,12 +317,12 @@ def queues(plan: Plan) -> Iterator[Table]:
                 items=ITEMS,
             ),
         ]
-        yield Table("PostgreSQL: a queue", "items", turns([ours, *peers, batch], where, plan))
+        yield Table("PostgreSQL: a queue", "items", turns([*ours, *peers, batch], where, plan))
     if plan.quick:
         return
     with place("ZooKeeper") as where:
         peers = [Side("kazoo", kazoo_queue, "`LockingQueue`", items=ITEMS)]
-        yield Table("ZooKeeper: a queue", "items", turns([ours, *peers, batch], where, plan))
+        yield Table("ZooKeeper: a queue", "items", turns([*ours, *peers, batch], where, plan))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ and its requests are those of their renewal. The memory of a hold is what the pr
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any
 from benchmarks import sweeps, threads
 from benchmarks.harness import Plan, Row, Side, Table, Worker, quartiles, turns
 from benchmarks.lock_peers import LEASE
-from benchmarks.locks import OURS, prepared, uncontended
+from benchmarks.locks import OURS, prepared, trees, uncontended
 from benchmarks.servers import in_child, place
 
 KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd"]
@@ -60,7 +61,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def ours(number: int) -> Side:
+def ours(number: int, plan: Plan) -> list[Side]:
     @contextmanager
     def make(where: Any) -> Iterator[Holding]:
         where.setup()
@@ -76,9 +77,11 @@ def ours(number: int) -> Side:
         yield Holding(take, number)
         for lock in held[:101]:
             lock.release()
+        logging.disable()  # the others are lost, as would be logged for each
         locks.close_all()
 
-    return Side("distlock", make, "the defaults; one thread renews all")
+    note = "the defaults; one thread renews all"
+    return [Side(name, made, note) for name, made in trees(plan, make).items()]
 
 
 def mithril(number: int) -> Side:
@@ -150,7 +153,8 @@ def renewals(plan: Plan) -> Iterator[Table]:
             if kind == "PostgreSQL" and not plan.quick:
                 redis = after.enter_context(place("Redis"))
             for number in [100] if plan.quick else HOLDS:
-                rows = [hold(ours(number), where, 11 if plan.quick else WATCHED)]
+                seconds = 11 if plan.quick else WATCHED
+                rows = [hold(side, where, seconds) for side in ours(number, plan)]
                 if kind == "PostgreSQL" and number <= 100 and not plan.quick:
                     rows.append(hold(mithril(number), where, WATCHED))
                     rows.append(hold(redis_lock(number), redis, WATCHED))

@@ -84,7 +84,7 @@ def measure(where: Any, fill: Any) -> Table:
         rows.append(row)
     rows[0].extra = {
         "s of the sweep": quartiles([seconds for seconds, *_ in sweeps]),
-        "its client's s": quartiles([used for _, used, _ in sweeps]),
+        "processor s of its client": quartiles([used for _, used, _ in sweeps]),
     }
     title = f"{where.kind}: locks are taken while {ROWS:,} expired ones are swept"
     return Table(title, "cycles", rows, plot="")

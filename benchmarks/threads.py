@@ -7,6 +7,7 @@ each thread is measured, and how many sockets the process has at most.
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Plan, Row, Side, Table, alternated, quartiles, working
+from benchmarks.harness import Plan, Row, Side, Table, Worker, alternated, quartiles, working
+from benchmarks.locks import trees
 from benchmarks.servers import place
 
 THREADS, FEWER = 200, 16
@@ -88,30 +90,32 @@ def threads(where: Any, number: int) -> Iterator[Threads]:
 
 def measure(plan: Plan) -> Iterator[Table]:
     sides = [
-        Side(f"{number} threads", partial(threads, number=number)) for number in (THREADS, FEWER)
+        Side(name.replace("distlock", f"{number} threads"), make)
+        for number in (THREADS, FEWER)
+        for name, make in trees(plan, partial(threads, number=number)).items()
     ]
     with place("etcd") as where, working(sides, where) as workers:
-        seen: dict[str, list[Any]] = {side.name: [] for side in sides}
+        seen: dict[Worker, list[Any]] = {worker: [] for worker in workers}
         for turn in range(min(ROUNDS, plan.rounds)):
             for worker in alternated(workers, turn):
-                seen[worker.side.name].append(worker.run(SECONDS))
-    rows = []
-    first = seen[sides[0].name]
-    for side in sides:
-        found = seen[side.name]
-        row = Row(side.name)
-        row.rate = quartiles([each.rate for each in found])
-        row.ratio = quartiles(
-            [one.rate / other.rate for one, other in zip(first, found, strict=True)]
-        )
-        row.client = quartiles([each.processor for each in found])[1] * 1e6
-        row.extra = {
-            "p50 ms": quartiles([each.median * 1000 for each in found]),
-            "p99 ms": quartiles([each.p99 * 1000 for each in found]),
-            "p99 ÷ it": quartiles(
-                [one.p99 / other.p99 for one, other in zip(first, found, strict=True)]
-            ),
-            "sockets at most": max(each.sockets for each in found),
-        }
-        rows.append(row)
+                seen[worker].append(worker.try_run(SECONDS))
+    rows = [row_of(worker, found, seen[workers[0]]) for worker, found in seen.items()]
     yield Table(f"etcd: {THREADS} threads of one process, a lock for each", "cycles", rows, plot="")
+
+
+def row_of(worker: Worker, found: list[Any], first: list[Any]) -> Row:
+    row = Row(worker.side.name, left_out=worker.left_out)
+    if worker.left_out:
+        return row
+    row.rate = quartiles([each.rate for each in found])
+    row.client = statistics.median(each.processor for each in found) * 1e6
+    row.extra = {
+        "p50 ms": quartiles([each.median * 1000 for each in found]),
+        "p99 ms": quartiles([each.p99 * 1000 for each in found]),
+        "sockets at most": str(max(each.sockets for each in found)),
+    }
+    if None not in first:
+        pairs = list(zip(first, found, strict=True))
+        row.ratio = quartiles([one.rate / other.rate for one, other in pairs])
+        row.extra["p99 ÷ its"] = quartiles([one.p99 / other.p99 for one, other in pairs])
+    return row

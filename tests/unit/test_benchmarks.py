@@ -59,6 +59,13 @@ def test_ratios_are_those_of_one_round():
     assert harness.ratios(ours, theirs) == (2.0, 2.0, 2.0)
 
 
+def test_a_table_tells_how_much_more_a_client_uses_than_another():
+    rows = [Row("distlock", client=100.0), Row("bare", client=40.0)]
+    text = report.markdown(asdict(Table("A case", "cycles", rows)))
+    assert "| client µs | client ÷ its |" in text
+    assert "| distlock | 100 | 1 |" in text and "| bare | 40.0 | 2.5 |" in text
+
+
 def test_the_page_gets_the_tables_of_its_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "write", lambda results, pictures: None)
     page = tmp_path / "page.md"
