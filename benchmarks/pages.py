@@ -28,10 +28,10 @@ def rows_of(lines: list[str]) -> Iterator[tuple[str, list[Row]]]:
         if found := _LINE.fullmatch(line.rstrip()):
             row = Row(found["title"])
             row.extra = {
-                "ms": float(found["ours"]),
-                "Django's ms": float(found["theirs"]),
+                "ms": int(found["ours"]),
+                "Django's ms": int(found["theirs"]),
                 "ms ÷ Django's ms": tuple(float(found[one]) for one in ("low", "ratio", "high")),
-                "statements": float(found["statements"]),
+                "statements": int(found["statements"]),
             }
             rows.append(row)
         elif found := _KIND.fullmatch(line.rstrip()):

@@ -18,8 +18,8 @@ def number(value: float | None, digits: int = 3) -> str:
     """Return a figure with so many digits that count, at least all those before the point."""
     if value is None:
         return "–"
-    if value == 0:
-        return "0"
+    if isinstance(value, int) or value == 0:
+        return f"{value:,.0f}"
     if abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
     return f"{value:#.{digits}g}".rstrip(".")

@@ -112,7 +112,7 @@ def row_of(worker: Worker, found: list[Any], first: list[Any]) -> Row:
     row.extra = {
         "p50 ms": quartiles([each.median * 1000 for each in found]),
         "p99 ms": quartiles([each.p99 * 1000 for each in found]),
-        "sockets at most": str(max(each.sockets for each in found)),
+        "sockets at most": max(each.sockets for each in found),
     }
     if None not in first:
         pairs = list(zip(first, found, strict=True))
