@@ -75,7 +75,7 @@ ENTRIES = (
     Entry(
         Kind.BARRIER,
         "barriers",
-        "barrier_description.BarrierDescription",
+        "barrier.BarrierDescription",
         "Barriers: list, show.",
         (_("barrier"), _("barriers")),
         keep=timedelta(),
@@ -83,7 +83,7 @@ ENTRIES = (
     Entry(
         Kind.DOUBLE_BARRIER,
         "double_barriers",
-        "barrier_description.DoubleBarrierDescription",
+        "barrier.DoubleBarrierDescription",
         "Double barriers: list, show.",
         (_("double barrier"), _("double barriers")),
         keep=timedelta(),

@@ -266,11 +266,27 @@ class RecordStore(ABC):
         missing may take its place.
         """
 
-    def recall(self, directory: str) -> Snapshot | None:
+    def survey(
+        self,
+        directory: str,
+        keys: Collection[str],
+        more: Callable[[Snapshot], Collection[str]],
+        deadline: float | None = None,
+    ) -> Snapshot:
+        """Return all keys of a directory, the records with these keys, and perhaps others.
+
+        ``more`` is called with that, and returns the keys of those others that are needed, too.
+        See read().
+        """
+        found = self.read(directory, deadline)
+        return replace(found, keys=[*found.records])
+
+    def recall(self, directory: str, keys: Collection[str] = ()) -> Snapshot | None:
         """Return a directory as this process has seen it last, without asking; None if it has not.
 
         It may be out of date: a change that is made of it has to be Unchanged since. Records whose
-        sessions have ended later may be in it all the same.
+        sessions have ended later may be in it all the same. With ``keys``: only these records, each
+        as it was seen last; all of them, or None.
         """
         return None
 

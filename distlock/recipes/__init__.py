@@ -1,6 +1,7 @@
 """Coordination primitives that are built on locks, and on the records of a backend's store.
 
 barrier     Barrier, DoubleBarrier: so many wait for each other
+generation  the state of a barrier in its records, and the changes that can be made of it
 event       Event: one process sets it, all others see it
 counter     Counter: a number that all processes add to, exactly; CountDownLatch: wait until
             something has happened a number of times
@@ -25,7 +26,6 @@ delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
 cells        values that are ready to be shown
 description  what a recipe looks like and what may be done with it, as plain values
-barrier_description   of barriers
 election_description  of an election: who leads, is next, and has led
 log_description       of configuration and topics: the value and its versions, the last messages
 progress_description  of progress: how far it is, live

@@ -1,48 +1,41 @@
-"""Barriers: no party goes on before all have come, and all have one outcome.
-
-In the directory of a barrier are
-
-- ``h/NONCE``: a party, from when it comes until it has read the outcome. Its token is the revision
-  at which it came. When all have come, each says that it is still there (``ready``). So one that
-  was killed while it waited, and was started again, is not counted twice.
-- ``generation``: ``parties``, how many it is for; ``since``: who came after this revision is of the
-  present generation, all others are of earlier ones; ``full``: the tokens of the parties, once so
-  many have come; ``broken``: why it is broken; ``passed``: the places of those who have passed, for
-  as long as their own records are there.
-
-Each change of ``generation`` is made on the revision at which it was read. For example, if the last
-party arrives just as another one times out, only one of the two changes succeeds. It decides for
-all, and the other party reads that outcome.
-"""
+"""Barriers: no party goes on before all have come, and all have one outcome."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import BrokenBarrierError
-from typing import Any
+from typing import Any, ClassVar
 
-from distlock.backends.store import Condition, Put, Snapshot, Unchanged
+from django.utils.translation import gettext_lazy as _
+
+from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Nested, Steps, or_undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
+from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable
 from distlock.locking.base_lock import twins
-from distlock.recipes.membership import Membership
+from distlock.recipes.cells import WAITING, Cell, Columns, state
+from distlock.recipes.description import Description, Detail, Ref, Table
+from distlock.recipes.generation import (
+    MOST_PARTIES,
+    Generation,
+    breaking,
+    ready_key,
+    said_in,
+    tokens_in,
+    unknown_in,
+)
+from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.recipe import Block, Recipe, deadline_of
-from distlock.records.recipe_records import GENERATION, Done, Plan
-from distlock.records.seats import Seats
+from distlock.records.recipe_records import GENERATION, Done, Plan, read_nothing
+from distlock.records.seats import Seats, held_key
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
 from distlock.types.values import checked_callback, checked_count
-
-#: The tokens of all parties are in one record.
-_MOST_PARTIES = 500
-#: The value of a generation that has no record yet.
-_NONE: dict[str, Any] = {"parties": None, "since": 0, "full": [], "broken": None, "passed": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,47 +55,6 @@ class BarrierInfo:
     broken: str | None
 
 
-class Generation:
-    """The state of a barrier in a snapshot, and the plans that can be made of that."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        record = snapshot.records.get(GENERATION)
-        self.same = snapshot.unchanged(GENERATION)
-        self.said: dict[str, Any] = record.value if record else _NONE
-        self.parties: int | None = self.said["parties"]
-        self.present = {party.created: party for party in Seats(snapshot).holders}
-        #: the tokens of those who are of the present generation, in the order in which they came
-        self.since: int = self.said["since"]
-        self.arrived = [token for token in self.present if token > self.since]
-        #: Why it is broken. When all who know of that are gone, the next one begins again.
-        self.broken: str | None = self.said["broken"] if self.arrived else None
-        full: list[int] = self.said["full"]
-        #: The tokens of the parties. If all of them are gone nobody waits for them any more.
-        self.full = full if self.present.keys() & full else []
-        #: the tokens of the parties that have confirmed, after all had come
-        self.ready = {one for one in self.present if "ready" in self.present[one].value["data"]}
-
-    # Plans
-
-    def begin(self, **said: Any) -> Plan:
-        """Begin a generation, of those who come from now on, if nobody has come meanwhile."""
-        now = self.snapshot.revision
-        return self.say(Unchanged(now), since=now, full=[], broken=None, **said)
-
-    def let_pass(self) -> Plan:
-        """Let all parties pass. A party that comes too late belongs to the next generation."""
-        passed = self.said["passed"] | {str(one): place for place, one in enumerate(self.full)}
-        return self.say(since=self.full[-1], full=[], passed=passed)
-
-    def say(self, *conditions: Condition, **said: Any) -> Plan:
-        """Say something else of the generation, if nobody else has since it was read."""
-        value = self.said | said
-        passed = value["passed"].items()
-        value["passed"] = {one: place for one, place in passed if int(one) in self.present}
-        return Plan([Put(GENERATION, value)], [self.same, *conditions], members=[{}])
-
-
 class BaseBarrier(Recipe):
     """The common part of barriers: come, wait for the others, pass together, break."""
 
@@ -117,8 +69,8 @@ class BaseBarrier(Recipe):
     ) -> None:
         """See Barrier; a barrier of one kind has nothing to do with one of the other."""
         super().__init__(name, using)
-        if parties is not None and checked_count("parties", parties) > _MOST_PARTIES:
-            raise ValueError(f"parties must be at most {_MOST_PARTIES}, got {parties}")
+        if parties is not None and checked_count("parties", parties) > MOST_PARTIES:
+            raise ValueError(f"parties must be at most {MOST_PARTIES}, got {parties}")
         #: the number of parties that the constructor got, or None
         self.parties = parties
 
@@ -151,7 +103,7 @@ class BaseBarrier(Recipe):
 
         Raises LockUnavailable if the backend does not answer.
         """
-        mark = Membership(self, partial(self._break, f"{current_owner()} aborted it", None))
+        mark = Membership(self, breaking(f"{current_owner()} aborted it"))
         yield from mark.joining()
         self._keep(mark)
 
@@ -169,31 +121,18 @@ class BaseBarrier(Recipe):
 
     # Plans of a party
 
-    def _come(self, snapshot: Snapshot) -> Plan:
-        now = Generation(snapshot)
-        if now.broken:
-            return Plan(result=now.broken)
-        parties = self.parties or now.parties
-        if parties is None:
-            raise ValueNotAgreed(f"{self}: parties was not given, and no other party has given it")
-        if now.arrived and parties != now.parties:
-            raise ValueNotAgreed(
-                f"parties={parties}: {self} is for {now.parties}, for the parties that wait now."
-                f" Use the same number everywhere"
-            )
-        goes_on = now.parties == parties and now.said["broken"] is None
-        # A party relies on the generation as it is, and changes it only to begin again.
-        return Plan((), [now.same], members=[{}]) if goes_on else now.begin(parties=parties)
+    def _read_to_come(self) -> Callable[[float | None], Snapshot]:
+        """Return what reads for one who comes: at first what was agreed on when last seen."""
+        first = [partial(self._store.recall, self._directory, [GENERATION])]
 
-    def _break(self, why: str, token: int | None, snapshot: Snapshot) -> Plan:
-        """Break the generation; if a token is given, only if a party with that is of it.
+        def read(deadline: float | None) -> Snapshot:
+            if first and (found := first.pop()()) is not None:
+                said = said_in(found)
+                if said["open"] and self.parties in (None, said["parties"]):
+                    return found
+            return self._store.read(self._directory, deadline)
 
-        Others may have come and not have seen yet that it was there: they must not wait for it.
-        """
-        now = Generation(snapshot)
-        if token is None or token in (now.full or now.arrived):
-            return now.say(broken=now.broken or why)
-        return Plan()
+        return read
 
     # Steps
 
@@ -206,20 +145,24 @@ class BaseBarrier(Recipe):
         """
         runs = current_liveness()
         party = inside or Membership(
-            self, self._come, is_alive=lambda: party is self._mark or runs()
+            self,
+            lambda found: Generation(found).come(self.parties, self),
+            is_alive=lambda: party is self._mark or runs(),
         )
 
         def meet() -> Steps[int]:
             if inside is None:
-                joined: Done = yield from party.joining(deadline)
+                joined: Done = yield from joining_all([party], deadline, read=self._read_to_come())
                 if joined.lease is None:
                     raise self._error(joined.result)
                 self._keep(None)
+            else:  # all have come: it need not look first
+                yield from self._say_ready(inside, deadline)
             grace = 0.0 if inside else self._backend.settings.lease
-            place = yield from self._waiting(party, deadline, grace, passes)
+            place, removed = yield from self._waiting(party, deadline, grace, passes)
             if passes:
                 with suppress(LockUnavailable):  # it is removed later; the outcome is known
-                    yield from party.leaving()
+                    yield from party.leaving(removed)
             else:
                 self._party = party
             return place
@@ -234,22 +177,30 @@ class BaseBarrier(Recipe):
 
     def _waiting(
         self, party: Membership, deadline: float | None, grace: float, passes: bool
-    ) -> Steps[int]:
+    ) -> Steps[tuple[int, Plan]]:
         """Wait until all have come, and with ``passes`` until all pass; return the place.
 
-        When all have come there are ``grace`` seconds more.
+        And what is removed with the party's record. When all have come there are ``grace`` seconds
+        more.
         """
         assert party.lease is not None
         token, action, seen = party.lease.token, self._action, set[int]()
+        tokens = {(key := held_key(party.lease.nonce)): token}
+        # The records of those whose tokens are known are not read.
+        survey = partial(self._store.survey, self._directory, [GENERATION])
+        look = partial(survey, partial(unknown_in, own=key, known=tokens))
         while True:
-            now = Generation((yield from self._patiently(self._read, deadline)))
-            if (place := now.said["passed"].get(str(token))) is not None:
-                return int(place)
+            found: Snapshot = yield from self._patiently(partial(self._ask, look), deadline)
+            tokens |= tokens_in(found) | said_in(found)["full"]
+            now = Generation(found, tokens)
+            removed = Plan([Delete(ready_key(key))] if token in now.ready else ())
+            if (place := now.said["passed"].get(key)) is not None:
+                return int(place), removed
             if now.broken or token not in now.arrived:
-                raise self._over(now, token)
+                raise (yield from self._over(now, token, removed))
             is_party, is_last = token in now.full, now.full[-1:] == [token]
             if is_party and not passes:
-                return now.full.index(token)
+                return now.full.index(token), removed
             if is_party and deadline is not None:  # it was for the others to come
                 deadline, grace = deadline + grace, 0.0
             is_over = deadline is not None and clock() >= deadline
@@ -258,25 +209,19 @@ class BaseBarrier(Recipe):
                 party.leave_soon()
                 raise self._error("others were in it, and this party waited for too long")
             seen = set() if is_late else set(now.full) or seen.union(now.arrived)
-            if gone := {one for one in seen - now.present.keys() if one > now.since}:
-                plan = now.say(broken=f"{len(gone)} of its parties had gone")
-            elif is_party and {*now.full} - {token} <= now.ready:
-                if is_last and action is not None:
-                    yield from self._run_action(action, party)
-                    action = None
-                plan = now.let_pass()
-            elif not now.full and now.arrived.index(token) + 1 == now.parties:
-                plan = now.say(full=now.arrived[: now.parties])
-            elif is_over:
-                plan = now.say(broken=f"{current_owner()} waited for too long")
-            else:
-                # The last one says so by letting all pass, after its action: no other one can.
-                if is_party and token not in now.ready and not (is_last and action):
-                    yield from self._say_ready(party, deadline)
-                key = None if is_last or token == now.arrived[0] else GENERATION
-                yield from self._wait_for_change(now.snapshot, deadline, key)
+            if action is not None and is_last and now.may_pass(token) and not now.gone(seen):
+                yield from self._run_action(action, party)
+                action = None
+            if plan := now.next(token, seen, is_over=is_over):
+                yield from self._say(plan, deadline)
                 continue
-            yield from self._say(plan, deadline)
+            # The last one says so by letting all pass, after its action: no other one can.
+            acts = is_last and action is not None
+            says = is_party and token not in now.ready and not acts
+            if not says or not (yield from self._say_ready(party, deadline)):
+                keys = None if acts else now.awaited(token)
+                yield from self._wait_for_change(found, deadline, keys)
+            # Else others may have said so meanwhile: the last one has to see that.
 
     def _run_action(self, action: Callable[[], object], party: Membership) -> Steps[None]:
         try:
@@ -285,9 +230,17 @@ class BaseBarrier(Recipe):
             self._give_up(party, error)
             raise
 
-    def _say_ready(self, party: Membership, deadline: float | None) -> Steps[None]:
-        with suppress(LockUnavailable, LockLost):  # the next look tells
-            yield from party.updating({"ready": True}, deadline=deadline)
+    def _say_ready(self, party: Membership, deadline: float | None) -> Steps[bool]:
+        """Say that a party is still there; False if the backend has not confirmed it."""
+        if (lease := party.lease) is None:
+            return False
+        key = held_key(lease.nonce)
+        plan = Plan((), [Exists(key)], member_records={ready_key(key): {}})
+        change = partial(self._backend.records.change, self._directory, lambda _: plan, once=True)
+        with suppress(LockUnavailable):  # the next look tells
+            done: Done = yield self._ask(partial(change, read=read_nothing), deadline)
+            return done.revision is not None
+        return False
 
     def _say(self, plan: Plan, deadline: float | None) -> Steps[None]:
         """Make a change; if others were faster, the next look tells."""
@@ -298,7 +251,13 @@ class BaseBarrier(Recipe):
         """Leave in the background, and break the generation of the party in the same change."""
         if (lease := party.lease) is not None:
             why = f"{current_owner()} gave up: {error!r}"[:1000]
-            party.leave_soon(partial(self._break, why, lease.token))
+            key = ready_key(held_key(lease.nonce))
+
+            def leave(found: Snapshot) -> Plan:
+                plan = breaking(why, lease.token)(found)
+                return replace(plan, changes=[*plan.changes, Delete(key)])
+
+            party.leave_soon(leave)
 
     def _keep(self, mark: Membership | None) -> None:
         """Keep the barrier broken for as long as ``mark`` is there; with None, no longer."""
@@ -306,7 +265,11 @@ class BaseBarrier(Recipe):
         if old is not None and old is not mark:
             old.leave_soon()
 
-    def _over(self, now: Generation, token: int) -> Exception:
+    def _over(self, now: Generation, token: int, removed: Plan) -> Steps[Exception]:
+        """Take back that the party is still there, and return the error that ends its wait."""
+        if removed.changes:
+            with suppress(LockUnavailable):
+                yield self._ask(partial(self._store.apply, self._directory, removed.changes, ()))
         why = now.said["broken"] if token > now.since else None
         if why is None and token not in now.present:
             return LockLost(f"{self}: this party was lost; it is unknown whether others passed")
@@ -417,3 +380,40 @@ class DoubleBarrier(Block, BaseBarrier):
                 self._give_up(party, error)
             finally:  # an interrupt; else this does nothing
                 self._give_up(party, error)
+
+
+def _state(report: BarrierInfo) -> Cell:
+    if report.broken is not None:
+        return state("broken", _("Broken"), "expired")
+    return state("waits", _("Waits"), "held") if report.waiting else state("empty", _("Empty"))
+
+
+class BarrierDescription(Description[BarrierInfo]):
+    """Who waits for whom."""
+
+    empty = _("Barriers are listed here once somebody has waited at one.")
+    recipe: ClassVar[Any] = Barrier
+    columns: ClassVar[Columns[BarrierInfo]] = (
+        (_("State"), _state),
+        (_("Waiting"), lambda report: Cell(len(report.waiting), "number")),
+        (_("Parties"), lambda report: Cell(report.parties, "number")),
+    )
+
+    def detail(self, ref: Ref, report: BarrierInfo) -> Detail:
+        """Return who has come."""
+        first, *numbers = self.row(report)
+        empty = _("Nobody waits.")
+        return Detail(
+            facts=[first, (_("Why"), Cell(report.broken)), *numbers],
+            tables=[Table("waiting", _("Waiting"), WAITING, report.waiting, empty)],
+            explanation=[
+                _("The parties wait until all of them have come."),
+                _("If one of them gives up or dies, it is broken for all of them."),
+            ],
+        )
+
+
+class DoubleBarrierDescription(BarrierDescription):
+    """The same for those who begin and end together."""
+
+    recipe = DoubleBarrier

@@ -33,7 +33,6 @@ from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable
 from distlock.records.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
 from distlock.records.seats import (
-    cancelled_key,
     held_key,
     put_when,
     time_of,
@@ -152,7 +151,7 @@ class RecipeRecords:
                     error.maybe_applied = False
                 self._forget(claims)
                 raise
-            is_empty = not (plan.members if claims else plan.changes)
+            is_empty = not (plan.members if claims else plan.changes or plan.member_records)
             done = None if is_empty else self._carry_out(plan, directory, claims, deadline)
             if done is not None or is_empty or once:
                 done = done or Done(None, plan.result)
@@ -178,7 +177,7 @@ class RecipeRecords:
                 self._requests.sessions[claim.nonce] = session
                 changes += plan.records(claim, data, session.id)
                 # A claim that is cancelled meanwhile is bound to no session any more.
-                conditions.append(Absent(cancelled_key(claim.nonce)))
+                conditions += self._requests.not_cancelled(claim)
             if plan.member_records and not claims:
                 own = self._requests.session.get(deadline)
                 changes += [Put(key, said, own.id) for key, said in plan.member_records.items()]
@@ -231,7 +230,7 @@ class RecipeRecords:
                     return removing(by)
                 return removing(by(found)) if found.records.keys() >= {*keys} else Plan()
 
-            how = read if callable(by) else _unread
+            how = read if callable(by) else read_nothing
             change = partial(self.change, directory, decide, deadline, read=how)
             return change(once=not callable(by)).revision
 
@@ -301,5 +300,6 @@ class RecipeRecords:
             self._requests.sessions.pop(claim.nonce, None)
 
 
-def _unread(deadline: float | None) -> Snapshot:
+def read_nothing(deadline: float | None) -> Snapshot:
+    """Read nothing, for a plan that depends on nothing but its conditions."""
     return Snapshot("", 0, {})

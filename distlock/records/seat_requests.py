@@ -143,13 +143,17 @@ class SeatRequests:
         session: ProcessSession,
         alias: str,
         shared_lease: float | None,
+        late_requests: bool,
     ) -> None:
-        """``shared_lease``: the length of the leases that share the session; None for all."""
+        """``shared_lease``: the length of the leases that share the session; None for all.
+
+        ``late_requests``: whether a request may be carried out after its claim was cancelled.
+        """
         self._store = store
         #: that of the process, for many records
         self.session = session
         self._alias = alias
-        self._shared_lease = shared_lease
+        self._shared_lease, self._late_requests = shared_lease, late_requests
         #: by the nonce of each lease, the session that its seats are bound to, as it was then
         self.sessions: dict[str, Session] = {}
 
@@ -270,7 +274,7 @@ class SeatRequests:
             Put(LIMIT, seats.limit_value(limit)),
             Put(held_key(claim.nonce), value_of(claim), session.id),
         ]
-        conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]
+        conditions = self.not_cancelled(claim)
         if waiting_key(claim.nonce) in snapshot.records:
             # A waiter that did not come loses its place, or the next one would have to wait for it,
             # too.
@@ -306,10 +310,7 @@ class SeatRequests:
         if place is not None and place.session == session.id:
             return True
         directory, waiting = claim.key(self._alias).directory, waiting_key(claim.nonce)
-        conditions: list[Condition] = [
-            Absent(cancelled_key(claim.nonce)),
-            Absent(held_key(claim.nonce)),
-        ]
+        conditions = [*self.not_cancelled(claim), Absent(held_key(claim.nonce))]
         if place is not None:
             conditions.append(Exists(waiting))
         change = Put(waiting, place.value if place else value_of(claim), session.id)
@@ -324,6 +325,10 @@ class SeatRequests:
         """Note that the session that a claim was to be bound to has ended."""
         self.session.drop(session)
         self.sessions.pop(claim.nonce, None)
+
+    def not_cancelled(self, claim: Claim) -> list[Condition]:
+        """Return the condition that a claim is not cancelled, if its requests may come late."""
+        return [Absent(cancelled_key(claim.nonce))] if self._late_requests else []
 
     def shares_session(self, claim: Claim) -> bool:
         """Return whether the seats of a claim are bound to the session of the process."""

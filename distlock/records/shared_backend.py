@@ -69,7 +69,11 @@ class SharedBackend(BaseBackend):
         self._session = ProcessSession(self._store, self.settings.lease)
         own_lengths = backend.capabilities.lease_lengths
         self._requests = SeatRequests(
-            self._store, self._session, self.alias, self.settings.lease if own_lengths else None
+            self._store,
+            self._session,
+            self.alias,
+            self.settings.lease if own_lengths else None,
+            self._late_requests,
         )
         #: what recipes do with records, beside its seats
         self.records = RecipeRecords(self._store, self._requests, self.alias)

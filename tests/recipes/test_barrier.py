@@ -372,5 +372,5 @@ class TestDoubleBarrier:
 
 
 def is_ready(using, name):
-    found = locks[using].store.read(f"double-barrier:{name}").records.values()
-    return any(record.value.get("data") for record in found)
+    found = locks[using].store.read(f"double-barrier:{name}").records
+    return any(key.startswith("r/") for key in found)

@@ -17,11 +17,13 @@ import pytest
 from distlock import LockError, LockLost, LockUnavailable, locks
 from distlock.backends import background
 from distlock.backends.store import Delete, Put
+from distlock.concurrency.clock import clock
 from distlock.recipes import Barrier, DoubleBarrier
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
+from tests.recipes.conftest import UNHURRIED
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_barrier import both, come, outcomes, records, wait, waiting
 from tests.recipes.test_seats_faults import answer, stop
@@ -231,11 +233,52 @@ class TestRaces:
                 eventually(lambda: says_full(store, directory))
             elif came and not is_main() and gets_ready(changes):
                 # The one whose time is over has said before that it is there.
-                eventually(lambda: any(map(is_ready, parties_of(store.read(directory)))))
+                eventually(lambda: ready_of(store.read(directory)))
 
         applied.before = let_the_last_one_come
         assert wait("default", name, 2, 0.05) == 0
         assert came[0]() == 1
+
+    @pytest.mark.usefixtures("only_hints")
+    def test_two_who_say_at_once_that_they_are_there_pass(self, wrapped, name):
+        """Neither has seen it of the other when it says so: one of them looks after both."""
+        applied, both_said = wrapped("apply"), threading.Barrier(2, timeout=PATIENCE)
+        applied.before = lambda store, _, changes, *more: gets_ready(changes) and both_said.wait()
+        began = clock()
+        parties = [in_thread(wait, "default", name, 2) for _ in "ab"]
+        assert sorted(party() for party in parties) == [0, 1]
+        assert clock() - began < UNHURRIED
+
+    @pytest.mark.usefixtures("only_hints")
+    @pytest.mark.parametrize("goes", [0, 1, 2])
+    def test_others_are_told_at_once_if_one_goes(self, wrapped, name, goes):
+        """The first one sees if another one goes, the second one if the first one does."""
+        watch, parties, began = wrapped("watch"), [], clock()
+        store, directory = locks["default"].store, f"barrier:{name}"
+        for number in range(3):
+            parties.append(in_thread(wait, "default", name, 4))
+            there("default", name, number + 1)
+        here = parties_of(store.read(directory))
+        # The first one has seen the last one, and the second one waits.
+        eventually(
+            lambda: any(key is None and since >= here[2].created for _, since, key in watch.calls)
+        )
+        eventually(lambda: any(key == here[0].key for *_, key in watch.calls))
+        store.apply(directory, [Delete(here[goes].key)])
+        told = [party() for party in parties]
+        own = told.pop(goes)
+        assert own == "broken" or isinstance(own, LockLost)
+        assert told == ["broken", "broken"]
+        assert clock() - began < UNHURRIED
+
+    def test_what_one_said_who_finds_it_broken_goes_with_its_word(self, threads, name):
+        first, second = inside(threads, name)
+        store, directory = locks["default"].store, f"double-barrier:{name}"
+        left = in_thread(first.leave)
+        eventually(lambda: ready_of(store.read(directory)))
+        second.abort()
+        assert isinstance(left(), BrokenBarrierError)
+        eventually(lambda: not ready_of(store.read(directory)))
 
     def test_the_last_one_is_told_if_it_was_broken_just_before(self, wrapped, name):
         applied, aborted = wrapped("apply"), []
@@ -294,8 +337,9 @@ class TestRaces:
 
         def keep_back(store, directory, *_):
             if threading.get_ident() in slow:
-                parties = parties_of(read.original(store, directory))
-                if parties and is_ready(parties[0]):  # it came first, and has said that it is ready
+                found = read.original(store, directory)
+                first = [party.key.removeprefix("h/") for party in parties_of(found)[:1]]
+                if {*first} & {*ready_of(found)}:  # it came first, and has said that it is ready
                     goes_on.wait(PATIENCE)
 
         read.before = keep_back
@@ -430,13 +474,11 @@ def is_main():
 
 
 def gets_ready(changes):
-    return any(
-        isinstance(one, Put) and one.key.startswith("h/") and is_ready(one) for one in changes
-    )
+    return any(isinstance(one, Put) and one.key.startswith("r/") for one in changes)
 
 
-def is_ready(record):
-    return "ready" in record.value["data"]
+def ready_of(snapshot):
+    return [key.removeprefix("r/") for key in snapshot.records if key.startswith("r/")]
 
 
 def parties_of(snapshot):

@@ -1,6 +1,9 @@
 """What a process has seen last, and takes seats by without asking."""
 
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import BrokenBarrierError
 
 import pytest
 
@@ -14,7 +17,7 @@ from distlock.backends.zookeeper.records import (
 )
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
-from distlock.recipes import Semaphore
+from distlock.recipes import Barrier, Semaphore
 from distlock.records.shared_backend import SharedBackend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
@@ -80,6 +83,43 @@ def test_a_seat_that_others_have_changed_is_looked_at_again(using, name):
     assert Semaphore(name, 2, using="other").resize(1) == 2
     with pytest.raises(ValueNotAgreed), Semaphore(name, 1, using="other"):
         Semaphore(name, 2, using=using).acquire()
+
+
+def test_who_comes_to_a_barrier_again_relies_on_what_was_agreed_on(using, sent, name):
+    assert Barrier(name, 1, using=using).wait() == 0
+    sent.clear()
+    assert Barrier(name, 1, using=using).wait() == 0
+    assert [type(request) for request in sent[0]] == [Multi]
+
+
+def test_who_comes_to_a_barrier_that_others_have_begun_anew_looks_again(using, name):
+    assert Barrier(name, 1, using=using).wait() == 0
+    Barrier(name, using="other").reset()
+    assert Barrier(name, 1, using=using).wait() == 0
+    abandoned = Barrier(name, 2, using="other")
+    abandoned.abort()
+    with pytest.raises(BrokenBarrierError):
+        Barrier(name, 1, using=using).wait()
+    abandoned.reset()
+    assert Barrier(name, 1, using=using).wait() == 0
+
+
+def test_many_who_come_to_a_barrier_at_once_do_not_refuse_each_other(using, sent, name):
+    """Each record of a party is sent once, however many come at the same time."""
+    parties = 8
+    with ThreadPoolExecutor(parties) as pool:
+        for _ in range(2):
+            sent.clear()
+            one = partial(Barrier(name, parties, using=using).wait, PATIENCE)
+            there = [pool.submit(one) for _ in range(parties)]
+            assert sorted(each.result(PATIENCE) for each in there) == [*range(parties)]
+    came = [
+        request
+        for requests in sent
+        for request in requests
+        if isinstance(request, Multi) and b'"seats"' in request.serialize()
+    ]
+    assert len(came) == parties
 
 
 def test_who_lines_up_behind_one_who_has_just_gone_is_woken(using, other, monkeypatch, name):

@@ -104,7 +104,7 @@ class Applying:
                 )
             root = None if seen.directory.stat is not None else self._have_root()
             # If others are likely to have been faster, read in the same round trip.
-            reads = self._reads() if may_be_refused else ()
+            reads = self._reads() if may_be_refused and self._relies_on_version(seen) else ()
             before, (reply, *looks) = seen, self._send([multi, *reads], bound)
             if reply.error is None:
                 return self._keep(self._after(seen, bound, reply.value[0]))

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from kazoo.protocol.serialization import Exists as Stat
@@ -259,7 +258,7 @@ class RecordReader(RecordStore):
         path = self._path(directory)
         known = self._seen_last.get(path)
         again = [record.path for record in known.records.values()] if known else []
-        _, nodes, own, stat = self._read(path, sorted, again, deadline)
+        _, nodes, own, stat = self._read(path, lambda keys, _: sorted(keys), again, deadline)
         if stat is None:
             self._seen_last.keep(DirectoryView(DirectoryNode(path), {}))
         elif own and (own[1].version, own[1].pzxid) == (stat.version, stat.pzxid):
@@ -267,19 +266,46 @@ class RecordReader(RecordStore):
         records = (node.record(key) for key, node in nodes.items())
         return Snapshot.of(directory, _revision(stat), records)
 
-    def recall(self, directory: str) -> Snapshot | None:
+    def recall(self, directory: str, keys: Collection[str] = ()) -> Snapshot | None:
         """See RecordStore.recall()."""
         seen = self._seen_last.get(self._path(directory))
-        if seen is None or not seen.exact or len(seen.records) > _FEW_RECORDS:
+        if seen is None or not (keys or (seen.exact and len(seen.records) <= _FEW_RECORDS)):
             return None
-        if any(node.value is NOT_KEPT for node in seen.records.values()):
+        nodes = {key: seen.records.get(key) for key in keys} or seen.records
+        records = [node.record(key) for key, node in nodes.items() if node is not None]
+        if len(records) < len(nodes) or any(record.value is NOT_KEPT for record in records):
             return None
-        records = (node.record(key) for key, node in seen.records.items())
         return Snapshot.of(directory, seen.directory.revision, records)
+
+    def survey(
+        self,
+        directory: str,
+        keys: Collection[str],
+        more: Callable[[Snapshot], Collection[str]],
+        deadline: float | None = None,
+    ) -> Snapshot:
+        """See RecordStore.survey(). Only the records that are needed are read.
+
+        Without a sync: it is not older than what this process has seen or changed before.
+        """
+        path = self._path(directory)
+        always = {f"{path}/{escaped(key)}": key for key in keys}
+
+        def choose(every: Sequence[str], now: Mapping[str, RecordNode | None]) -> Collection[str]:
+            there = {key: node.record(key) for one, key in always.items() if (node := now.get(one))}
+            needed = more(Snapshot(directory, 0, there, keys=every))
+            return {*needed, *(key for key in keys if key in every)}
+
+        found, nodes, _, stat = self._read(path, choose, [*always], deadline, lean=True)
+        records = (node.record(key) for key, node in nodes.items())
+        return replace(Snapshot.of(directory, _revision(stat), records), keys=found)
 
     def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
-        choose = partial(first_keys, first=peek.first)
+
+        def choose(keys: Sequence[str], _: object) -> Sequence[str]:
+            return first_keys(keys, peek.first)
+
         keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
         records = {key: node.record(key) for key, node in nodes.items()}
         counts, some = count_keys(keys, peek.count), list_keys(keys, peek.listed)
@@ -299,28 +325,33 @@ class RecordReader(RecordStore):
     def _read(
         self,
         path: str,
-        choose: Callable[[Sequence[str]], Sequence[str]],
+        choose: Callable[[Sequence[str], Mapping[str, RecordNode | None]], Collection[str]],
         again: list[str],
         deadline: float | None,
+        *,
+        lean: bool = False,
     ) -> tuple[Sequence[str], dict[str, RecordNode], Any, Any]:
         """Return all keys of a directory, the records of those that were chosen, and two more.
 
         These are the node of the directory as it was read after that, and its stat of the moment;
         None if it is not there. ``again``: paths that are read in the request that lists the keys.
+        ``lean``: without a sync and the node of the directory.
         """
         client = self._client()
         before: dict[str, RecordNode | None] = {}
         while True:
-            requests = [Sync(path), GetChildren2(path, None), GetData(path, None)]
-            requests += [GetData(each, None) for each in again]
-            _, listed, own, *replies = client.ask(requests, deadline)
+            reads = [GetData(each, None) for each in ([] if lean else [path]) + again]
+            first = [] if lean else [Sync(path)]
+            replies = client.ask([*first, GetChildren2(path, None), *reads], deadline)
+            listed, *replies = replies[len(first) :]
+            own = None if lean else client.found(replies.pop(0))
             listing = client.found(listed)
             if listing is None:
                 return [], {}, None, None
             children, stat = listing
             keys = [unescaped(child) for child in children if not is_mark(child)]
-            paths = {key: f"{path}/{escaped(key)}" for key in choose(keys)}
             now = records_at(client, dict(zip(again, map(client.found, replies), strict=True)))
+            paths = {key: f"{path}/{escaped(key)}" for key in choose(keys, now)}
             new = [each for each in paths.values() if each not in now]
             now |= records_at(client, client.find(GetData, new, deadline))
             nodes = {
@@ -329,7 +360,7 @@ class RecordReader(RecordStore):
                 if (one := now[each]) and _was_there(one, before.get(each), stat.mzxid)
             }
             if len(nodes) == len(paths):
-                return keys, nodes, client.found(own), stat
+                return keys, nodes, own, stat
             before = {each: now[each] for each in paths.values()}
             again = [*paths.values()]
 

@@ -229,7 +229,7 @@ class ZooKeeperStore(RecordReader):
             requests = [Stat(path, True), GetChildren2(path, True)]
         else:
             path = node.record(key)
-            requests = [Stat(path, True), Stat(node.path, None)]
+            requests = [Stat(path, True)]
         watch, replies = client.watches.register(path, requests)
 
         def cancel() -> None:
@@ -240,9 +240,13 @@ class ZooKeeperStore(RecordReader):
             with suppress(RuntimeError):  # no more threads: it ends by itself
                 call_after(0.0, cancel)
 
-        def look(_: Reply) -> None:
-            """Answer now what has changed already; both replies are there."""
-            if _has_changed(replies, since, key):
+        def look(last: Reply) -> None:
+            """Answer now what has changed already; all replies are there."""
+            first = replies[0]
+            if key is not None and last is first and isinstance(first.error, NoNodeError):
+                # It was put or removed already if the directory has changed since.
+                client.send(Stat(node.path, None)).then(look)
+            elif _has_changed(first, last, since, key):
                 cancel()
 
         pending: Pending[None] = Pending(stop)
@@ -282,16 +286,15 @@ class ZooKeeperStore(RecordReader):
         return {paths[path]: stat for path, stat in found.items() if stat is not None}
 
 
-def _has_changed(replies: Sequence[Reply], since: int, key: str | None) -> bool:
+def _has_changed(first: Reply, last: Reply, since: int, key: str | None) -> bool:
     """Return whether a watch is to be answered at once; see ZooKeeperStore.watch()."""
-    first, second = replies
-    if any(reply.error and not isinstance(reply.error, NoNodeError) for reply in replies):
+    if any(reply.error and not isinstance(reply.error, NoNodeError) for reply in (first, last)):
         return True
     if key is None:
-        stats = [first.value, second.value and second.value[1]]
+        stats = [first.value, last.value and last.value[1]]
     elif first.value:
         return bool(first.value.mzxid > since)
     else:
-        stats = [second.value]
+        stats = [last.value]
     # Where there is no directory, none was there at revision 0.
     return any(revision_of(stat) > since if stat else since > 0 for stat in stats)
