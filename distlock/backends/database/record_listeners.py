@@ -25,6 +25,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import LISTENER, listen_key, listener_locks
 from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.drivers import poll_of
+from distlock.backends.database.mariadb import MySQLRecords
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, ChangeNotice
 from distlock.backends.database.statements import Statement
@@ -227,12 +228,12 @@ class SleepListener(RecordListener):
             changed.append((_RECORD if one.key is not None else _DIRECTORY).format(number))
         lock, *_ = listener_locks(self._session.namespace, "")
         most = f"{seconds * 0.9:.3f}"  # the answer comes before the thread looks by itself
-        text = (
+        rest = (
             f"SELECT IF(IS_USED_LOCK('{lock}') = CONNECTION_ID(), SLEEP({most}),"
             f" GET_LOCK('{lock}', {most})) FROM DUAL WHERE NOT ({' OR '.join(changed)})"
         )
         try:
-            self._session.send(Statement(text, values))
+            self._session.send(Statement(MySQLRecords.PRIMARY + rest, values))
         except Exception:
             self.close()
             raise
