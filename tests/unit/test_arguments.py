@@ -197,10 +197,9 @@ def test_a_named_owner_can_always_enter_again():
         Lock("a", owner="order-42", reentrant=False, **LOCAL)
 
 
-@pytest.mark.parametrize("value", ["no", 1.0])
-def test_reentrant_is_true_or_false(value):
-    with pytest.raises(TypeError, match=f"reentrant must be True or False, not {value!r}"):
-        Lock("a", reentrant=value, **LOCAL)
+def test_reentrant_is_true_or_false():
+    with pytest.raises(TypeError, match="reentrant must be True or False, not 'no'"):
+        Lock("a", reentrant="no", **LOCAL)
 
 
 @pytest.mark.parametrize(
