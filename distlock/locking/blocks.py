@@ -87,8 +87,6 @@ class ActiveBlocks(dict[tuple[int, int, int], list[Owner]]):
     any thread.
     """
 
-    __slots__ = ()
-
     # By their ids, because frames themselves would keep alive all their variables. The id of a
     # frame may be used again; then that of its code differs, or its entry is overwritten when
     # the new body begins. If that frame only ends a body, which a function does that is called

@@ -36,11 +36,6 @@ logger = logging.getLogger("distlock")
 _PAUSE = 0.02
 
 
-#: the arguments of most locks, and their options, which never change
-_TERMS: tuple[Any, ...] = "wait", None, None, None, None, None, True, True, "", None, None, None
-_OPTIONS = LockOptions(*_TERMS)
-
-
 class Lock(BaseLock):
     """A lock that one owner at a time holds, among all processes that use the same backend.
 
@@ -115,9 +110,10 @@ class Lock(BaseLock):
 
         Raises TypeError or ValueError that names the argument and its value.
         """
-        waits, lasts = (on_busy, timeout, busy_result), (lease, at_least, at_most)
-        terms = *waits, *lasts, renew, reentrant, description, owner, on_lost, release
-        options = _OPTIONS if terms == _TERMS else LockOptions(*terms)
+        waits = on_busy, timeout, busy_result
+        options = LockOptions(
+            *waits, lease, at_least, at_most, renew, reentrant, description, owner, on_lost, release
+        )
         super().__init__(name, using, options)
 
     @overload

@@ -122,9 +122,8 @@ class Pool(Loans):
         then if the engine chose its statement to end a deadlock. Raises a StatementFailed.
         """
         began = clock()
-        until = began + self.timeout
-        if deadline is not None:  # as limit()
-            until = min(until, max(deadline, began + SHORTEST_LIMIT))
+        # As limit(), which is not called where it can be done without: each statement comes here.
+        until = began + (self.timeout if deadline is None else self.limit(deadline))
         lost = maybe_applied = False
         while True:
             loan = _Loan()
