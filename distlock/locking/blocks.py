@@ -79,7 +79,7 @@ def _token_and_what(info: LockInfo) -> str:
     return f"{what}, acquired at {info.call_site}" if info.call_site else what
 
 
-class ActiveBlocks(dict[tuple[int, int, int], list[Owner]]):
+class ActiveBlocks:
     """The owners that are in ``with`` bodies of one Lock object, by the frames of these bodies.
 
     A generator or coroutine may begin a body in one thread or task and end it in another. This
@@ -87,24 +87,26 @@ class ActiveBlocks(dict[tuple[int, int, int], list[Owner]]):
     any thread.
     """
 
-    # By their ids, because frames themselves would keep alive all their variables. The id of a
-    # frame may be used again; then that of its code differs, or its entry is overwritten when
-    # the new body begins. If that frame only ends a body, which a function does that is called
-    # once to enter and once to leave, it may be of another thread: so that is in the key, too,
-    # 0 for generators, which go on in any.
+    def __init__(self) -> None:
+        # By their ids, because frames themselves would keep alive all their variables. The id of a
+        # frame may be used again; then that of its code differs, or its entry is overwritten when
+        # the new body begins. If that frame only ends a body, which a function does that is called
+        # once to enter and once to leave, it may be of another thread: so that is in the key, too,
+        # 0 for generators, which go on in any.
+        self._owners: dict[tuple[int, int, int], list[Owner]] = {}
 
     def begin(self, frame: FrameType, owner: Owner) -> None:
         """Note that an owner enters a body in this frame."""
         code = frame.f_code
         key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
-        others = self.get(key)
+        others = self._owners.get(key)
         if others is None:
-            self[key] = [owner]
+            self._owners[key] = [owner]
         else:
             # A semaphore gives one thread several owners, whose keys differ after a slash.
             actor = owner.key.partition("/")[0]
             same = [other for other in others if other.key.partition("/")[0] == actor]
-            self[key] = [*same, owner]
+            self._owners[key] = [*same, owner]
 
     def end_by_itself(self, frame: FrameType) -> Owner | None:
         """Return whose body ends that began in this frame, and that no one else could end.
@@ -116,23 +118,23 @@ class ActiveBlocks(dict[tuple[int, int, int], list[Owner]]):
         if code.co_flags & _GENERATORS:
             return None
         key = id(frame), id(code), get_ident()
-        if (owners := self.pop(key, None)) is None:
+        if (owners := self._owners.pop(key, None)) is None:
             return None
         if len(owners) > 1:
-            self[key] = owners[:-1]
+            self._owners[key] = owners[:-1]
         return owners[-1]
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
         code = frame.f_code
         key = id(frame), id(code), 0 if code.co_flags & _GENERATORS else get_ident()
-        if key not in self:
+        if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
-            known = reversed(list(self.copy().items()))
+            known = reversed(list(self._owners.copy().items()))
             key = next((key for key, owners in known if current in owners), key)
-        owners = self.pop(key, None) or [current]
+        owners = self._owners.pop(key, None) or [current]
         if len(owners) > 1:
-            self[key] = owners[:-1]
+            self._owners[key] = owners[:-1]
         return owners[-1]
 
 

@@ -16,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from threading import get_ident
 from typing import Self, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -59,8 +58,8 @@ class Ticket:
     entry: Entrant
     #: whether it waits for a limited time
     limited: bool = False
-    #: the ident of the thread in which it was made
-    thread: int = field(default_factory=get_ident)
+    #: in which thread it was made
+    thread: threading.Thread = field(default_factory=threading.current_thread)
     #: whether it has had its turn; the holder of the lock keeps it until it leaves
     called: bool = False
     #: whether the lock, which it had, is being freed: nobody is in it any more
@@ -101,10 +100,9 @@ class Ticket:
         if own is not None:
             work = other.entry.work
             return work is not None and any(own in tasks_awaiting(job) for job in work.futures())
-        if self.thread == other.thread:
+        if self.thread is other.thread:
             return task is None or runs_the_loop(task)
-        waits = None if task is None else thread_awaiting(task)
-        return waits is not None and waits.ident == self.thread
+        return task is not None and thread_awaiting(task) is self.thread
 
     def waiting(self, now: float) -> Waiting:
         """Return who waits, for people to read; ``now`` is a time of clock()."""

@@ -227,13 +227,13 @@ class Claim:
         return LockKey(alias, self.kind, self.name)
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One grant of a lock: the ``claim`` it answers, its fencing ``token``, and when it ends.
 
     ``deadline`` is by the local clock, counted from before the request was sent, less the
     difference of two clocks. So it lies before the moment at which the server may give the lock to
-    another. A lease never changes, see Claim.
+    another.
     """
 
     claim: Claim

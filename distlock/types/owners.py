@@ -106,7 +106,7 @@ def current_actor(name: str | None = None) -> Actor:
         known: _KnownActor | None = strand.known if work is None else work.known
         # Nearly every call is of a thread and a piece that have been here before. A fork changes
         # the nonce, and anyone may rename a thread.
-        label = strand.thread().name  # type: ignore[union-attr]  # it is the current one
+        label = threading.current_thread().name
         if known is None or known.process is not nonce or known.label != label:
             known = _known(strand, work, label, nonce)
         actor = known.actor

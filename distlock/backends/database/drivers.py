@@ -177,11 +177,7 @@ class MySQLConnection(RawConnection):
         for name, value in params.items():
             # The driver's own way costs three times as much, and a text has a dozen literals.
             if type(value) is str:
-                # The server reads such an ASCII text as it is, in each character set.
-                if value.isascii() and "'" not in value and "\\" not in value:
-                    literals[name] = f"'{value}'"
-                else:
-                    literals[name] = self._escape(value.encode()).decode()
+                literals[name] = self._escape(value.encode()).decode()
             elif type(value) is int or type(value) is bool:
                 literals[name] = str(value)
             elif type(value) is float and math.isfinite(value):
@@ -249,10 +245,10 @@ class PsycopgConnection(RawConnection):
         if prepared is not None:
             name, order = prepared
             params: Any = statement.params
-            texts = [str(params[key]).encode() for key in order]
-            if b"\0" in b"".join(texts):  # libpq would send what is before it
+            texts = list(map(str, map(params.__getitem__, order)))
+            if "\0" in "".join(texts):  # libpq would send what is before it
                 raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
-            self._pgconn.send_query_prepared(name, texts)
+            self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
         transformer, results = self._transformer, []
         for result in self._answers(until):
             if result.status not in self._good:

@@ -121,14 +121,12 @@ class Pool(Loans):
         It is called once more, with a fresh session, if the first one was lost; and again until
         then if the engine chose its statement to end a deadlock. Raises a StatementFailed.
         """
-        began = clock()
-        # As limit(), which is not called where it can be done without: each statement comes here.
-        until = began + (self.timeout if deadline is None else self.limit(deadline))
+        until = clock() + self.limit(deadline)
         lost = maybe_applied = False
         while True:
-            loan = _Loan()
+            began, loan = clock(), _Loan()
             try:
-                session = self._take(loan, until, began, fresh=lost, at_once=at_once)
+                session = self._take(loan, until, fresh=lost, at_once=at_once)
                 result = function(session)
                 loan.is_whole = True
                 return result
@@ -146,7 +144,6 @@ class Pool(Loans):
                     lost = True
             finally:
                 self._give_back(loan)
-            began = clock()
 
     def open(self, deadline: float | None = None, *, blocking: bool = False) -> DatabaseSession:
         """Open a session that the caller alone uses, and closes; raises NoSession.
@@ -191,13 +188,13 @@ class Pool(Loans):
     # Lending
 
     def _take(
-        self, loan: _Loan, until: float, now: float, *, fresh: bool = False, at_once: bool = False
+        self, loan: _Loan, until: float, *, fresh: bool = False, at_once: bool = False
     ) -> DatabaseSession:
         """Return a session for a loan, which is given back in any case; NoSession after ``until``.
 
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
-        loans = self._loans
+        loans, now = self._loans, clock()
         # As begin() does it, and _give_back() what end() does: two calls less on the way of a lock.
         with self._mutex:
             if at_once or (len(loans) < self.most and not self._waiting):

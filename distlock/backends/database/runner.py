@@ -78,9 +78,7 @@ class StatementRunner:
 
         ``nonce`` says whose hold it is about; that may be known to one connection only.
         """
-        until = clock() + self.pool.timeout
-        if deadline is not None and deadline < until:
-            until = deadline
+        until = clock() + self.pool.limit(deadline)
         while True:
             try:
                 if self.caller is None:  # as attempt() does, without it: each release comes by here
