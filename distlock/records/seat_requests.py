@@ -43,6 +43,8 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two attempts to change a directory that others change at the same time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+#: Attempts to take free seats before it stands in the queue.
+_MOST_ATTEMPTS = 3
 #: The session of the process is renewed before records are bound to it, if less than this part of
 #: it is left. One that was opened for an attempt is used for the next one, if so much is left.
 _FRESH_SHARED, _FRESH_OWN = 2 / 3, 9 / 10
@@ -172,7 +174,7 @@ class SeatRequests:
         """
         directory, look = claim.key(self._alias).directory, Look(None)
         left_behind, is_new = None, not waits
-        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+        for attempt, pause in enumerate(backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE)):
             try:
                 if is_new and (lease := self._take_unread(claim, deadline)):
                     return Look(lease)
@@ -182,7 +184,9 @@ class SeatRequests:
                 look = self._taken(seats, claim, passed_over, deadline)
                 if look.lease is not None:
                     return look
-                if not look.turn.granted:
+                # If others are always faster, it comes before those who come after this.
+                is_slow = wait and place is None and attempt >= _MOST_ATTEMPTS
+                if not look.turn.granted or is_slow:
                     if place is None and not wait:
                         return look
                     if self._join_queue(claim, deadline, place):
