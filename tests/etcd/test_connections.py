@@ -18,7 +18,7 @@ from distlock.concurrency import pending
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
-from tests.children import write_line
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
@@ -219,26 +219,39 @@ def test_requests_are_sent_in_the_order_of_coming_and_those_that_keep_places_fir
         assert order == ["kept", *range(8)]
 
 
-def test_a_server_that_stands_still_keeps_nobody_longer_than_his_time_limit(using, etcd, name):
-    with Lock(name, using=using):
-        pass
-
+def fail_on_each_thread(name, port):
     def fail(number):
         began = time.monotonic()
         with pytest.raises(LockUnavailable):
-            Lock(f"{name}:{number}", using=using).acquire(timeout=1)
+            Lock(f"{name}:{number}").acquire(timeout=1)
         return time.monotonic() - began
 
+    take_and_leave(name)
+    write_line("ready")
+    read_line()
+    with counted(port) as counts:
+        longest = max(all_do(fail))
+    write_line(longest, max(counts))
+    read_line()
+    write_line(take_and_leave(name))
+
+
+def test_a_server_that_stands_still_keeps_nobody_longer_than_his_time_limit(
+    using, etcd, child, name
+):
+    threads = child(fail_on_each_thread, name, etcd.port)
+    assert threads.line() == "ready"
     etcd.pause()
     try:
-        with counted(etcd.port) as counts:
-            lasted = all_do(fail)
+        threads.tell("begin")
+        longest, most = map(float, threads.line().split())
     finally:
         etcd.resume()
-    assert max(lasted) < 3  # and not 17, one after the other
-    assert max(counts) <= MOST
-    with Lock(name, using=using, timeout=PATIENCE):
-        pass
+    assert longest < 3  # and not 18, one after the other
+    assert most <= MOST
+    threads.tell("go on")
+    assert threads.line() == "True"
+    threads.finish()
 
 
 def test_a_connection_that_the_server_has_closed_is_replaced(proxied, configure, name):

@@ -195,8 +195,8 @@ class Pool(Loans):
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
         loans, now = self._loans, clock()
-        # As begin() does it, and _give_back() what end() does: two calls less on the way of a lock.
         with self._mutex:
+            # As begin() and, in _give_back(), end() do it: two calls less on the way of each lock.
             if at_once or (len(loans) < self.most and not self._waiting):
                 loans.add(ref(loan, loans.discard))
             else:

@@ -20,9 +20,9 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Loan, Loans
 
-#: Connections that are in use at a time, at most: for renewals, and for all other requests. With
-#: the stream of the watches these are 16.
-_MOST_RENEWING, _MOST = 3, 12
+#: Connections that are in use at a time, at most: for renewals, which four threads make, and for
+#: all other requests. With the stream of the watches these are 16.
+_MOST_RENEWING, _MOST = 4, 11
 #: Connections that are kept for the next request. They are less than those in use: if a network
 #: has forgotten all of them, some requests still get a new one at once.
 _MOST_IDLE = 8
