@@ -209,7 +209,8 @@ class BaseBarrier(Recipe):
                 party.leave_soon()
                 raise self._error("others were in it, and this party waited for too long")
             seen = set() if is_late else set(now.full) or seen.union(now.arrived)
-            if action is not None and is_last and now.may_pass(token) and not now.gone(seen):
+            is_due = now.may_pass(token, is_over=True) and not now.gone(seen)
+            if action is not None and is_last and is_due:
                 yield from self._run_action(action, party)
                 action = None
             if plan := now.next(token, seen, is_over=is_over):

@@ -110,8 +110,9 @@ class Generation:
         full: list[int] = [*self.said["full"].values()]
         #: The tokens of the parties. If all of them are gone nobody waits for them any more.
         self.full = full if self.present.keys() & full else []
-        #: the tokens of the parties that have confirmed, after all had come
-        self.ready = {one for one, key in there if ready_key(key) in self._keys}
+        said = {one: ready_key(key) for one, key in there if ready_key(key) in self._keys}
+        #: by token, the parties that have confirmed after all had come; None for what was not read
+        self.ready = {one: snapshot.records.get(key) for one, key in said.items()}
 
     # Plans
 
@@ -138,7 +139,7 @@ class Generation:
         """Return what a party has to change, None if it has to wait; ``seen``: who was there."""
         if gone := self.gone(seen):
             return self.say(broken=f"{len(gone)} of its parties had gone")
-        if self.may_pass(token):
+        if self.may_pass(token, is_over=is_over):
             return self.let_pass()
         if not self.full and self.arrived.index(token) + 1 == self.parties:
             return self.say(full={self.present[one]: one for one in self.arrived[: self.parties]})
@@ -158,9 +159,18 @@ class Generation:
             return None
         return [GENERATION, self.present[first]] if token == others[0] else [GENERATION]
 
-    def may_pass(self, token: int) -> bool:
-        """Return whether all have come, and all but this party have said that they are there."""
-        return token in self.full and {*self.full} - {token} <= self.ready
+    def may_pass(self, token: int, *, is_over: bool) -> bool:
+        """Return whether this party lets all pass: all others have said that they are there.
+
+        The last one to say so does it, and the first one, which sees each of them. Where the order
+        was not read, and at the end of its time, each party does.
+        """
+        if token not in self.full or not {*self.full} - {token} <= self.ready.keys():
+            return False
+        own, others = self.ready.get(token), filter(None, self.ready.values())
+        if own is None or is_over or token == self.full[0]:
+            return True
+        return own.revision == max(other.revision for other in others)
 
     def begin(self, **said: Any) -> Plan:
         """Begin a generation, of those who come from now on, if nobody has come meanwhile."""
