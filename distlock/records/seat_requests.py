@@ -184,16 +184,15 @@ class SeatRequests:
                 look = self._taken(seats, claim, passed_over, deadline)
                 if look.lease is not None:
                     return look
-                # If others are always faster, it comes before those who come after this.
-                is_slow = wait and place is None and attempt >= _MOST_ATTEMPTS
-                if not look.turn.granted or is_slow:
-                    if place is None and not wait:
+                if place is None and not wait and not look.turn.granted:
+                    return look
+                # In the queue it comes before those who come later and might be faster each time.
+                tries = look.turn.granted and (place or not wait or attempt < _MOST_ATTEMPTS)
+                if not tries and self._join_queue(claim, deadline, place):
+                    if place is not None:
                         return look
-                    if self._join_queue(claim, deadline, place):
-                        if place is not None:
-                            return look
-                        waits, left_behind = True, self._left_behind(claim)
-                        continue
+                    waits, left_behind = True, self._left_behind(claim)
+                    continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:

@@ -24,6 +24,36 @@ from tests.recipes.wrapping import cancel_while_asking, grants, in_thread, is_un
 SECONDS = 3.0
 
 
+class TestOthersAreFaster:
+    @pytest.mark.parametrize(
+        "take", [lambda name: Semaphore(name, 2), lambda name: RWLock(name).writer()]
+    )
+    def test_who_is_always_too_late_for_a_free_seat_comes_before_later_ones(
+        self, local, wrapped, name, take
+    ):
+        """Each time it has seen that a seat is free, somebody has changed something."""
+        applied, lock = wrapped("apply"), take(name)
+
+        def be_faster(known, directory, changes, *rest):
+            if grants(changes):
+                applied.original(known, directory, [Put("other", next(numbers))])
+
+        numbers, applied.before = itertools.count(), be_faster
+        assert lock.acquire(timeout=PATIENCE)
+        lock.release()
+
+    def test_a_try_stands_in_no_queue(self, local, wrapped, name):
+        applied = wrapped("apply")
+
+        def be_faster(known, directory, changes, *rest):
+            assert not joins(changes)
+            if grants(changes) and next(numbers) < 9:
+                applied.original(known, directory, [Put("other", 0)])
+
+        numbers, applied.before = itertools.count(), be_faster
+        assert Semaphore(name, 2).acquire(blocking=False)
+
+
 class TestLostReplies:
     def test_a_grant_whose_reply_was_lost_is_found(self, local, wrapped, name):
         store, held, waiter = wrapped("apply"), Semaphore(name, 1), Semaphore(name, 1)
