@@ -115,9 +115,10 @@ class Loans:
         if loan.latch is not None or self._waiting or self._waiting_first:
             with self._mutex:
                 if loan.latch is not None and not loan.latch.is_set:
-                    for waiting in (self._waiting_first, self._waiting):
-                        if own in waiting:
-                            waiting.remove(own)
+                    if own in self._waiting_first:
+                        self._waiting_first.remove(own)
+                    elif own in self._waiting:
+                        self._waiting.remove(own)
                 self._loans.discard(own)  # it may have been granted after a wait in vain
                 self._serve()
 
