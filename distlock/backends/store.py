@@ -266,7 +266,7 @@ class RecordStore(ABC):
         missing may take its place.
         """
 
-    def survey(
+    def read_some(
         self,
         directory: str,
         keys: Collection[str],

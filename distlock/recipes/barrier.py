@@ -187,8 +187,8 @@ class BaseBarrier(Recipe):
         token, action, seen = party.lease.token, self._action, set[int]()
         tokens = {(key := held_key(party.lease.nonce)): token}
         # The records of those whose tokens are known are not read.
-        survey = partial(self._store.survey, self._directory, [GENERATION])
-        look = partial(survey, partial(unknown_in, own=key, known=tokens))
+        read_some = partial(self._store.read_some, self._directory, [GENERATION])
+        look = partial(read_some, partial(unknown_in, own=key, known=tokens))
         while True:
             found: Snapshot = yield from self._patiently(partial(self._ask, look), deadline)
             tokens |= tokens_in(found) | said_in(found)["full"]
@@ -390,7 +390,7 @@ def _state(report: BarrierInfo) -> Cell:
 
 
 class BarrierDescription(Description[BarrierInfo]):
-    """Who waits for whom."""
+    """A barrier and the parties that wait at it."""
 
     empty = _("Barriers are listed here once somebody has waited at one.")
     recipe: ClassVar[Any] = Barrier

@@ -174,7 +174,7 @@ class SeatRequests:
         """
         directory, look = claim.key(self._alias).directory, Look(None)
         left_behind, is_new = None, not waits
-        for attempt, pause in enumerate(backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE)):
+        for attempt, pause in enumerate(backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE), 1):
             try:
                 if is_new and (lease := self._take_unread(claim, deadline)):
                     return Look(lease)

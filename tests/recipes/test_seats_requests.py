@@ -26,7 +26,9 @@ SECONDS = 3.0
 
 class TestOthersAreFaster:
     @pytest.mark.parametrize(
-        "take", [lambda name: Semaphore(name, 2), lambda name: RWLock(name).writer()]
+        "take",
+        [lambda name: Semaphore(name, 2), lambda name: RWLock(name).writer()],
+        ids=["semaphore", "writer"],
     )
     def test_who_is_always_too_late_for_a_free_seat_comes_before_later_ones(
         self, local, wrapped, name, take

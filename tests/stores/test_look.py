@@ -26,10 +26,10 @@ def test_its_revision_is_that_of_the_directory(store, directory):
 
 
 def test_a_survey_has_all_keys_and_at_least_the_records_that_are_needed(store, directory):
-    assert store.survey(directory, ["a"], lambda _: ()).keys == []
+    assert store.read_some(directory, ["a"], lambda _: ()).keys == []
     for key in ("a", "b/1", "b/2", "c"):
         put(directory, key, key.upper())
-    found = store.survey(directory, ["a", "missing"], lambda now: [now.keys[-1], "b/2"])
+    found = store.read_some(directory, ["a", "missing"], lambda now: [now.keys[-1], "b/2"])
     assert sorted(found.keys) == ["a", "b/1", "b/2", "c"]
     assert {"a", "b/2"} <= found.records.keys()
     whole = store.read(directory)
@@ -40,7 +40,7 @@ def test_a_survey_has_all_keys_and_at_least_the_records_that_are_needed(store, d
 def test_a_survey_sees_the_own_change_before_it(store, directory):
     for number in range(5):
         put(directory, "a", number)
-        assert store.survey(directory, ["a"], lambda _: ()).records["a"].value == number
+        assert store.read_some(directory, ["a"], lambda _: ()).records["a"].value == number
 
 
 def test_as_many_can_be_asked_for_as_is_said(store, directory):
@@ -59,5 +59,5 @@ def test_what_is_read_is_of_one_moment(store, directory):
     writing.start()
     while writing.is_alive():
         found.append(values(store.look(directory, ["left", *between, "right"])))
-        found.append(values(store.survey(directory, ["left"], lambda _: ["right"])))
+        found.append(values(store.read_some(directory, ["left"], lambda _: ["right"])))
     assert [pair for pair in found if pair["left"] != pair["right"]] == []

@@ -1,9 +1,9 @@
 """Sessions in which a process hears that records have changed: a hint, so that it looks now.
 
 Each directory, and each record, has a channel, so that a change wakes only those processes that
-wait for it. To tell costs more than the change does. So each listener has a lock in the server for
-each of its channels: without one a change is not notified. Names share channels by their hash,
-where the server has room for so many locks only.
+wait for it. A notification costs more than the change. So each listener holds a lock in the server
+for each of its channels, and only changes on such channels cause notifications. Channels are hashes
+of names, fewer where the server limits the number of locks.
 
 - PostgreSQL tells by NOTIFY. https://www.postgresql.org/docs/current/sql-notify.html
 - MySQL and MariaDB have nothing like it. The listener sleeps in the server, and who makes a change
@@ -41,7 +41,7 @@ _WAKES_WITHIN = 0.1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Watch:
+class RecordWatch:
     """One that watches a directory, or one record of it, which it knows up to a revision."""
 
     directory: str
@@ -111,11 +111,11 @@ class RecordListener(ABC):
         """Listen on new channels, and no longer on old ones. Raises a StatementFailed."""
 
     def pause(self, pauses: Iterator[float]) -> float:
-        """Return how long to rest; ``pauses`` has that of those who cannot listen."""
+        """Return the seconds until the next look; ``pauses`` are for those who cannot listen."""
         return next(pauses)
 
-    def rest(self, seconds: float, watches: Collection[Watch]) -> None:  # noqa: B027
-        """Begin to rest, unless one of these has changed by now."""
+    def begin_wait(self, seconds: float, watches: Collection[RecordWatch]) -> None:  # noqa: B027
+        """Begin to wait for a change of one of these in the server, unless there is one already."""
 
     def heard(self) -> list[ChangeNotice]:
         """Return the notifications since the last call.
@@ -135,8 +135,8 @@ class RecordListener(ABC):
 
     @staticmethod
     @abstractmethod
-    def tell(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
-        """Return what tells those of changes who listen on channels: see ApplyResult.heard."""
+    def notify_sql(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
+        """Return the statements that notify the listeners of channels, see ApplyResult.heard."""
 
     def close(self) -> None:
         """End the session; it is opened again when it is needed."""
@@ -165,8 +165,8 @@ class NotifyListener(RecordListener):
         return list(map(ChangeNotice.read, session.notifications()))
 
     @staticmethod
-    def tell(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
-        """See RecordListener.tell()."""
+    def notify_sql(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
+        """See RecordListener.notify_sql()."""
         calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
         texts = [(channel, notice.text()) for channel, notice in notices]
         return [Statement(f"SELECT {calls}", tuple(chain(*texts)))]
@@ -194,7 +194,7 @@ class SleepListener(RecordListener):
         """See RecordListener.listen(). For new channels it ends its sleep."""
         self.heard()  # its sleep may have ended just now
         if self._sleeps and not self._channels.keys() >= set(channels):
-            for statement in self.tell([(self._own, ChangeNotice(""))]):
+            for statement in self.notify_sql([(self._own, ChangeNotice(""))]):
                 self._pool.run(statement, None)
             poll_of(self.fileno()).poll(_WAKES_WITHIN * 1000)
             self.heard()
@@ -216,8 +216,8 @@ class SleepListener(RecordListener):
             steps += [f"DO RELEASE_LOCK('{name}')" for name in locks[channel]]
         session.run(Statement("; ".join(steps)), self._pool.timeout)
 
-    def rest(self, seconds: float, watches: Collection[Watch]) -> None:
-        """See RecordListener.rest()."""
+    def begin_wait(self, seconds: float, watches: Collection[RecordWatch]) -> None:
+        """See RecordListener.begin_wait()."""
         if self._session is None or self._sleeps:
             return
         values: dict[str, Any] = {}
@@ -228,12 +228,12 @@ class SleepListener(RecordListener):
             changed.append((_RECORD if one.key is not None else _DIRECTORY).format(number))
         lock, *_ = listener_locks(self._session.namespace, "")
         most = f"{seconds * 0.9:.3f}"  # the answer comes before the thread looks by itself
-        rest = (
+        wait = (
             f"SELECT IF(IS_USED_LOCK('{lock}') = CONNECTION_ID(), SLEEP({most}),"
             f" GET_LOCK('{lock}', {most})) FROM DUAL WHERE NOT ({' OR '.join(changed)})"
         )
         try:
-            self._session.send(Statement(MySQLRecords.PRIMARY + rest, values))
+            self._session.send(Statement(MySQLRecords.PRIMARY + wait, values))
         except Exception:
             self.close()
             raise
@@ -248,11 +248,11 @@ class SleepListener(RecordListener):
         return [ChangeNotice(one) for one in directories]
 
     @staticmethod
-    def tell(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
-        """See RecordListener.tell(). Only who has such a lock is woken: the server looks it up.
+    def notify_sql(notices: Collection[tuple[str, ChangeNotice]]) -> Sequence[Statement]:
+        """See RecordListener.notify_sql(). The server itself looks up whose such a lock is.
 
-        Some changes, as in a transaction of the caller, have not asked who listens, and name
-        channels: those who listen there look by themselves.
+        A change in a transaction of the caller has not asked for these locks, and names channels.
+        Nothing is sent for those: their listeners look again by themselves.
         """
         kill = "KILL QUERY IS_USED_LOCK(%s)"
         return [Statement(kill, (name,)) for name, _ in notices if name.startswith(LISTENER)]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from distlock.backends.database import errors
-from distlock.backends.database.record_listeners import LISTENERS, RecordListener, Watch
+from distlock.backends.database.record_listeners import LISTENERS, RecordListener, RecordWatch
 from distlock.backends.database.record_sql import ChangeNotice, RecordSQL
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement, batches
@@ -92,7 +92,7 @@ class RecordWatcher:
         self._alarm: _Alarm | None = None
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.
-        self._watches: set[Watch] = set()
+        self._watches: set[RecordWatch] = set()
 
     def close(self) -> None:
         """End the thread and its session. The watchers get an answer, and may watch again."""
@@ -115,7 +115,7 @@ class RecordWatcher:
             if not watches:
                 alarm.ring()
 
-        watch, is_set = Watch(directory, since, key, Pending(drop)), False
+        watch, is_set = RecordWatch(directory, since, key, Pending(drop)), False
         try:
             watches.add(watch)
             with self._mutex:
@@ -142,7 +142,7 @@ class RecordWatcher:
         if self._watches and self._alarm is not None:
             self._alarm.ring()
 
-    def _answer(self, watch: Watch) -> None:
+    def _answer(self, watch: RecordWatch) -> None:
         self._watches.discard(watch)
         watch.pending.resolve(None)
         if not self._watches and self._alarm is not None:
@@ -150,7 +150,7 @@ class RecordWatcher:
 
     # The thread
 
-    def _run(self, alarm: _Alarm, watches: set[Watch]) -> None:
+    def _run(self, alarm: _Alarm, watches: set[RecordWatch]) -> None:
         listener = LISTENERS[self._sql.LISTENS](self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(*self._sql.PAUSES)
@@ -170,8 +170,8 @@ class RecordWatcher:
                     first_end = self._look(all_of_them=failed)
                     pause = listener.pause(pauses) if listener and listening else next(pauses)
                     rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
-                    if listener is not None and (rests := watches.copy()):
-                        listener.rest(rest, rests)
+                    if listener is not None and (waiting := watches.copy()):
+                        listener.begin_wait(rest, waiting)
                 if self._sleep(alarm, listener, clock() + rest):
                     pauses = backoff(*self._sql.PAUSES)
             except Exception as error:
@@ -182,7 +182,7 @@ class RecordWatcher:
         if listener is not None:
             listener.close()
 
-    def _ends(self, last_watch: float, watches: set[Watch]) -> bool:
+    def _ends(self, last_watch: float, watches: set[RecordWatch]) -> bool:
         """Let the thread end some time after the last watch, or at once after close().
 
         Where Django's tests run, an open session would keep the test database from being dropped.
@@ -246,7 +246,7 @@ class RecordWatcher:
             self._answer(watch)
         return first_end
 
-    def _whose_record_has_changed(self, watches: set[Watch]) -> set[Watch]:
+    def _whose_record_has_changed(self, watches: set[RecordWatch]) -> set[RecordWatch]:
         """Leave out those who watch one record, which has not changed."""
         addresses = {(one.directory, one.key) for one in watches if one.key is not None}
         revisions: dict[Address, int] = {

@@ -282,7 +282,7 @@ class DatabaseStore(RecordStore):
     ) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
         listens = self._sql.LISTENS
-        for statement in LISTENERS[listens].tell(notices) if listens and notices else ():
+        for statement in LISTENERS[listens].notify_sql(notices) if listens and notices else ():
             with suppress(errors.StatementFailed):  # they look now and then
                 self._runner.attempt(lambda db: db.ask(statement), deadline)  # noqa: B023
 

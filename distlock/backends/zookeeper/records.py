@@ -277,14 +277,14 @@ class RecordReader(RecordStore):
             return None
         return Snapshot.of(directory, seen.directory.revision, records)
 
-    def survey(
+    def read_some(
         self,
         directory: str,
         keys: Collection[str],
         more: Callable[[Snapshot], Collection[str]],
         deadline: float | None = None,
     ) -> Snapshot:
-        """See RecordStore.survey(). Only the records that are needed are read.
+        """See RecordStore.read_some(). Only the records that are needed are read.
 
         Without a sync: it is not older than what this process has seen or changed before.
         """
