@@ -286,7 +286,7 @@ class BaseBackend(ABC):
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """Ask whether anybody holds the lock that a claim is for."""
-        return self.inspect(claim.name, deadline).state is State.HELD
+        return self.inspect_holder(claim.name, deadline).state is State.HELD
 
     @abstractmethod
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:

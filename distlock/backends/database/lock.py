@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
 from django.db import connections
 
-from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
+from distlock.backends.base import Capabilities, LossReason, PendingLease
 from distlock.backends.database import errors
 from distlock.backends.database.checks import (
     database_checks,
@@ -19,7 +19,7 @@ from distlock.backends.database.checks import (
 from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper_of
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queries import Queries
+from distlock.backends.database.queries import DatabaseReader
 from distlock.backends.database.runner import StatementRunner, force_release, renew
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import poll_in_turn
@@ -30,15 +30,14 @@ from distlock.backends.database.transactions import Transactions
 from distlock.backends.database.wait_manager import WaitManager
 from distlock.concurrency.clock import clock, left
 from distlock.migrations._create_table import make_table
-from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
+from distlock.types.lease import Claim, Lease, SweepResult
 from distlock.types.owners import gevent_patched
-from distlock.types.query import LockQuery, Page
 
 #: Why a lease is gone that was taken in a transaction of the caller.
 ROLLED_BACK = "the transaction it was taken in was rolled back"
 
 
-class DatabaseBackend(BaseBackend):
+class DatabaseBackend(DatabaseReader):
     """Keeps each lock in a row of a table, which names its holder and the end of the lease.
 
     ``OPTIONS``:
@@ -87,14 +86,13 @@ class DatabaseBackend(BaseBackend):
             self._caller = CallerTransaction(self.database, self._abandoned, self.cleanup.add)
         self._runner = StatementRunner(self.pool, self._caller.connection if self._caller else None)
         self._transactions = Transactions(self._runner)
-        self.waits: WaitManager | None = None
+        self.waits = None
         # A greenlet that waits in a driver keeps all others from running.
         if engine.locks and self.wait != "poll" and not gevent_patched():
             self.waits = WaitManager(
                 self.pool, engine.locks, self.waiters, self.calls, self.cleanup.add
             )
         self._store = self._make_store(DatabaseStore, self.pool, engine, self.keeps_rows_for)
-        self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
             waiters=self.waits is not None,
@@ -153,7 +151,7 @@ class DatabaseBackend(BaseBackend):
             except errors.RowLocked as failed:
                 # The holder is committing in atomic(), even if the lease has ended. But the row of
                 # a free lock may be locked, too, by an operator who works on the table.
-                row = self._queries.row(claim.name, until)
+                row = self._row(claim.name, until)
                 if row and not row.free and row.owner != holder(claim):
                     claim.refused_by = row.holder
                     return None
@@ -254,7 +252,7 @@ class DatabaseBackend(BaseBackend):
         if self.listener:
             self.listener.lease_orphaned(nonce)
 
-    # Looking
+    # Looking; DatabaseReader does the rest
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
@@ -276,37 +274,6 @@ class DatabaseBackend(BaseBackend):
     def loss_reason(self, lease: Lease) -> str | None:
         """See BaseBackend.loss_reason()."""
         return ROLLED_BACK if self._caller and self._caller.was_rolled_back(lease.nonce) else None
-
-    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
-        """See BaseBackend.inspect()."""
-        return self._queries.inspect(name, deadline)
-
-    def inspect_holder(self, name: str, deadline: float | None = None) -> LockInfo:
-        """See BaseBackend.inspect_holder()."""
-        return self._queries.inspect_holder(name, deadline)
-
-    def inspect_holders(
-        self, names: Sequence[str], deadline: float | None = None
-    ) -> Mapping[str, LockInfo]:
-        """See BaseBackend.inspect_holders()."""
-        return self._queries.inspect_holders(names, deadline)
-
-    def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
-        """See BaseBackend.stored(). It is the row, also of a lock that is free."""
-        return self._queries.stored(name, deadline)
-
-    def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
-        """See BaseBackend.is_held()."""
-        row = self._queries.row(claim.name, deadline)
-        return row is not None and not row.free and not row.expired
-
-    def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
-        """See BaseBackend.list()."""
-        return self._queries.list(prefix, deadline)
-
-    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
-        """See BaseBackend.page()."""
-        return self._queries.page(query, deadline)
 
     # Clearing
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distlock.backends.base import BaseBackend
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE, Dialect
@@ -42,34 +43,32 @@ _MOST_AWAITED = 100
 Waiters = dict[str, tuple[Waiting, ...]] | None
 
 
-class Queries:
-    """The locks of a backend. One statement asks for the waiters of all of them."""
+class DatabaseReader(BaseBackend):
+    """The part of the backend that reads. One statement asks for the waiters of all locks."""
 
-    def __init__(self, runner: StatementRunner, waits: WaitManager | None, using: str) -> None:
-        """``waits`` is where its processes wait in the engine's own queue, if they do."""
-        self._runner = runner
-        self._waits = waits
-        self._using = using
+    _runner: StatementRunner
+    #: where its processes wait in the engine's own queue, if they do
+    waits: WaitManager | None
 
-    def row(self, name: str, deadline: float | None) -> Row | None:
+    def _row(self, name: str, deadline: float | None) -> Row | None:
         """Return the row of a lock; None if it was never taken, or was swept since."""
         rows = self._runner.work(lambda db: db.dialect.rows(db.ask(db.dialect.one(name))), deadline)
         return rows[0] if rows else None
 
-    def inspect(self, name: str, deadline: float | None) -> LockInfo:
+    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
         return self._with_waiters(self.inspect_holder(name, deadline), self._waiting())
 
-    def inspect_holder(self, name: str, deadline: float | None) -> LockInfo:
+    def inspect_holder(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect_holder()."""
-        row = self.row(name, deadline)
-        return info_of(row, self._using) if row else LockInfo(name, self._using)
+        row = self._row(name, deadline)
+        return info_of(row, self.alias) if row else LockInfo(name, self.alias)
 
     def inspect_holders(
-        self, names: Sequence[str], deadline: float | None
+        self, names: Sequence[str], deadline: float | None = None
     ) -> Mapping[str, LockInfo]:
         """See BaseBackend.inspect_holders()."""
-        found = {name: LockInfo(name, self._using) for name in names}
+        found = {name: LockInfo(name, self.alias) for name in names}
         for some in batches(names):
 
             def read(db: Connection, some: Sequence[str] = some) -> list[Row]:
@@ -78,15 +77,15 @@ class Queries:
                 return db.dialect.rows(db.ask(Statement(text, named_values("lock", some))))
 
             for row in self._runner.work(read, deadline):
-                found[row.lock] = info_of(row, self._using)
+                found[row.lock] = info_of(row, self.alias)
         return found
 
-    def stored(self, name: str, deadline: float | None) -> Mapping[str, str]:
+    def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
-        row = self.row(name, deadline)
+        row = self._row(name, deadline)
         return {} if row is None else dict(zip(COLUMNS, map(str, row), strict=False))
 
-    def list(self, prefix: str, deadline: float | None) -> Iterator[LockInfo]:
+    def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """See BaseBackend.list(); rows are read in batches, as they are asked for."""
         waiting = self._waiting()
         query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
@@ -99,14 +98,14 @@ class Queries:
             rows = self._runner.work(read, deadline)
             for row in rows:
                 if row.lock.startswith(prefix):
-                    yield self._with_waiters(info_of(row, self._using), waiting)
+                    yield self._with_waiters(info_of(row, self.alias), waiting)
                 elif row.lock > prefix:
                     return  # names are sorted by code point: all that begin with it stand together
             if len(rows) <= query.size:
                 return
             query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
 
-    def page(self, query: LockQuery, deadline: float | None) -> Page:
+    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """See BaseBackend.page().
 
         Two statements read the table once each at most: 100,000 rows take MariaDB a tenth of a
@@ -128,7 +127,7 @@ class Queries:
 
         rows, overview = self._runner.work(read, deadline)
         locks = [
-            self._with_waiters(info_of(row, self._using), waiting) for row in rows[: query.size]
+            self._with_waiters(info_of(row, self.alias), waiting) for row in rows[: query.size]
         ]
         hosts = {host: int(count) for host, count, *_ in overview}
         expired, expiring, found = (sum(int(row[place]) for row in overview) for place in (2, 3, 4))
@@ -146,7 +145,7 @@ class Queries:
         )
 
     def _waiting(self) -> Waiters:
-        return self._waits.waiting() if self._waits else None
+        return self.waits.waiting() if self.waits else None
 
     def _awaited_by(self, search: str, waiting: Waiters, deadline: float | None) -> Sequence[str]:
         """Return the names of the locks for which waiters wait that a text finds."""
@@ -155,9 +154,9 @@ class Queries:
             for label, waiters in (waiting or {}).items()
             if search and any(str(waiter).lower().startswith(search.lower()) for waiter in waiters)
         }
-        if self._waits is None or not found:
+        if self.waits is None or not found:
             return []
-        label = self._waits.label
+        label = self.waits.label
 
         def ask_for_names(db: Connection) -> Sequence[tuple[str]]:
             text = f"SELECT {db.dialect.LOCK} FROM {TABLE} WHERE owner <> ''"
@@ -167,9 +166,9 @@ class Queries:
         return [name for (name,) in names if label(name) in found][:_MOST_AWAITED]
 
     def _with_waiters(self, info: LockInfo, waiting: Waiters) -> LockInfo:
-        if self._waits is None or waiting is None:
+        if self.waits is None or waiting is None:
             return info
-        return replace(info, waiters=waiting.get(self._waits.label(info.name), ()))
+        return replace(info, waiters=waiting.get(self.waits.label(info.name), ()))
 
 
 def _search_sql(
