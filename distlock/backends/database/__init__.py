@@ -11,7 +11,7 @@ wait_manager     waits of a process in the lock queue of the other engines, and 
 waiter           one wait, and what is known of the holder meanwhile
 wait_session     what a wait asks the server: the session in the queue, the row
 stall_monitor    looks at rows that nobody takes
-queries          reads: one lock, a list, a page
+queries          the part of the backend that reads: one lock, a list, a page
 transactions     ``Lock.atomic()``, and transactions of the caller that remove records
 store            small records for recipes
 record_reads     reads some records of a directory, and counts others

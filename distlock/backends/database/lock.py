@@ -20,11 +20,11 @@ from distlock.backends.database.connect import ENGINES, Engine, refusal, wrapper
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import DatabaseReader
-from distlock.backends.database.runner import StatementRunner, force_release, renew
+from distlock.backends.database.runner import StatementRunner, renew
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import poll_in_turn
 from distlock.backends.database.sqlite_session import CallerTransaction, in_own_transaction
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Statement, owner_of
 from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
 from distlock.backends.database.wait_manager import WaitManager
@@ -279,9 +279,25 @@ class DatabaseBackend(DatabaseReader):
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.force_release()."""
-        broken = force_release(self._runner, name, token, deadline)
-        if broken and self.listener:
-            self.listener.lease_lost(broken, LossReason.BROKEN)
+        broken: Lease | None = None
+
+        def free(connection: Connection) -> bool:
+            nonlocal broken
+            dialect, ask = connection.dialect, connection.ask
+            rows = dialect.rows(ask(dialect.one(name, for_update=True)))
+            if not rows or rows[0].token != token:
+                return False
+            if rows[0].free:
+                return broken is not None  # done, but the answer was lost
+            row = rows[0]
+            rest = (row.until - row.now).total_seconds()
+            claim = Claim(name, owner_of(row), rest, row.description, row.nonce)
+            broken = claim.granted(token, clock())
+            return bool(ask(dialect.free(name, "broken", token=token, nonce=row.nonce)).affected)
+
+        if not self._runner.work(free, deadline) or broken is None:
+            return None
+        self.tell_lost(broken, LossReason.BROKEN)
         return broken
 
     def sweep(self) -> SweepResult:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
@@ -31,7 +31,6 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.sql import keys_of
 from distlock.backends.database.sqlite_session import connection_of_test, in_own_transaction
 from distlock.backends.database.statements import (
@@ -39,12 +38,10 @@ from distlock.backends.database.statements import (
     LeasedRows,
     SweptRows,
     batches,
-    owner_of,
 )
-from distlock.backends.store import Address, Renewal
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
-from distlock.types.lease import Claim, Lease
+from distlock.types.lease import Lease
 
 T = TypeVar("T")
 
@@ -227,7 +224,7 @@ def _renew_leases(
 ) -> dict[str, bool]:
     dialect, ask = connection.dialect, connection.ask
     if around_locked:
-        nonces = _unlocked(connection, dialect.leases, *keys_of(leases))
+        nonces = unlocked(connection, dialect.leases, *keys_of(leases))
         leases = [lease for lease in leases if lease.nonce in nonces]
     if not leases:
         return {}
@@ -245,7 +242,7 @@ def _by_duration(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
         yield from batches(list(group))
 
 
-def _unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) -> Collection[str]:
+def unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) -> Collection[str]:
     """Return the last keys of the rows that nobody keeps locked; all if the engine cannot tell."""
     try:
         if statement := rows.unlocked(*keys):
@@ -255,71 +252,3 @@ def _unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) ->
         if type(failed) is not StatementFailed:
             raise
     return keys[-1]
-
-
-def force_release(
-    runner: StatementRunner, name: str, token: int, deadline: float | None
-) -> Lease | None:
-    """Free a lock if its hold has this token; the broken lease, or None if it is not the one."""
-    broken: Lease | None = None
-
-    def free(connection: Connection) -> bool:
-        nonlocal broken
-        dialect, ask = connection.dialect, connection.ask
-        rows = dialect.rows(ask(dialect.one(name, for_update=True)))
-        if not rows or rows[0].token != token:
-            return False
-        if rows[0].free:
-            return broken is not None  # done, but the answer was lost
-        row = rows[0]
-        rest = (row.until - row.now).total_seconds()
-        claim = Claim(name, owner_of(row), rest, row.description, row.nonce)
-        broken = claim.granted(token, clock())
-        return bool(ask(dialect.free(name, "broken", token=token, nonce=row.nonce)).affected)
-
-    return broken if runner.work(free, deadline) else None
-
-
-# Sessions
-
-
-def renew_sessions(
-    runner: RecordRunner,
-    sql: RecordSQL,
-    sessions: Collection[str],
-    records: Collection[Address],
-    deadline: float | None,
-) -> Renewal:
-    """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
-    asked: set[str] = set()
-    there: set[tuple[str, str]] = set()
-    some_sessions, some_records = batches(sorted(sessions)), batches(sorted(records))
-    for names, addresses in zip_longest(some_sessions, some_records, fillvalue=()):
-        try:
-            renewed, rows = runner.around_locked(
-                partial(_renew_sessions, sql, names, addresses), deadline
-            )
-        except StatementFailed as failed:
-            raise runner.unavailable(failed) from failed.__cause__
-        asked.update(renewed)
-        there.update((one, other) for one, other in rows)
-    alive = frozenset(name for name in asked if (name, "") in there)
-    present = frozenset(address for address in records if address in there)
-    return Renewal(alive, frozenset(asked) - alive, present, frozenset(records) - present)
-
-
-def _renew_sessions(
-    sql: RecordSQL,
-    names: Sequence[str],
-    records: Sequence[Address],
-    connection: Connection,
-    *,
-    around_locked: bool = False,
-) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
-    """Return the sessions that were renewed, and the sessions and records that are there."""
-    if around_locked and names:
-        unlocked = _unlocked(connection, sql.sessions, names)
-        names = [name for name in names if name in unlocked]
-    if not names and not records:
-        return (), ()
-    return names, sql.renew_all(connection, names, records)

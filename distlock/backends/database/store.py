@@ -14,7 +14,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from itertools import chain
+from functools import partial
+from itertools import chain, zip_longest
 from typing import Any, ClassVar
 
 from distlock.backends.database import errors
@@ -36,7 +37,7 @@ from distlock.backends.database.record_sql import (
     Edit,
 )
 from distlock.backends.database.record_watcher import RecordWatcher
-from distlock.backends.database.runner import RecordRunner, renew_sessions
+from distlock.backends.database.runner import RecordRunner, unlocked
 from distlock.backends.database.statements import Statement, batches
 from distlock.backends.database.transactions import Removal, removing
 from distlock.backends.store import (
@@ -233,8 +234,38 @@ class DatabaseStore(RecordStore):
         records: Collection[Address] = (),
         deadline: float | None = None,
     ) -> Renewal:
-        """See RecordStore.renew()."""
-        return renew_sessions(self._runner, self._sql, sessions, records, deadline)
+        """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
+        asked: set[str] = set()
+        there: set[tuple[str, str]] = set()
+        some_sessions, some_records = batches(sorted(sessions)), batches(sorted(records))
+        for names, addresses in zip_longest(some_sessions, some_records, fillvalue=()):
+            try:
+                renewed, rows = self._runner.around_locked(
+                    partial(self._renew_some, names, addresses), deadline
+                )
+            except errors.StatementFailed as failed:
+                raise self._runner.unavailable(failed) from failed.__cause__
+            asked.update(renewed)
+            there.update((one, other) for one, other in rows)
+        alive = frozenset(name for name in asked if (name, "") in there)
+        present = frozenset(address for address in records if address in there)
+        return Renewal(alive, frozenset(asked) - alive, present, frozenset(records) - present)
+
+    def _renew_some(
+        self,
+        names: Sequence[str],
+        records: Sequence[Address],
+        connection: Connection,
+        *,
+        around_locked: bool = False,
+    ) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
+        """Return the sessions that were renewed, and the sessions and records that are there."""
+        if around_locked and names:
+            free = unlocked(connection, self._sql.sessions, names)
+            names = [name for name in names if name in free]
+        if not names and not records:
+            return (), ()
+        return names, self._sql.renew_all(connection, names, records)
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
         """See RecordStore.end_session()."""
