@@ -1,19 +1,56 @@
-"""What is read of directories: some of the keys, and what many recipes look at together."""
+"""What is read of directories and of locks; and what many recipes read together."""
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.store import KeyRange, Peek, RecordStore, Snapshot
 from distlock.concurrency.reentry import calls_others
-from distlock.types.lease import LockInfo
+from distlock.types.lease import LockInfo, State
+from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 
 T = TypeVar("T")
+
+
+class NameReader(Protocol):
+    """Reads for one question; all is to be answered by one deadline."""
+
+    def names(self, prefix: str) -> Sequence[str]:
+        """Return the sorted names that begin so, of all locks that are held, and perhaps others."""
+
+    def look(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield what is known of these locks, in their order."""
+
+
+class BackendWithNames(BaseBackend):
+    """A backend that lists the names of locks first, and then looks at some of them."""
+
+    @abstractmethod
+    def _reader(self, deadline: float | None) -> NameReader: ...
+
+    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
+        """See BaseBackend.inspect()."""
+        return next(self._reader(deadline).look([name]))
+
+    def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
+        """See BaseBackend.list()."""
+        reader = self._reader(deadline)
+        return _held(reader, reader.names(prefix))
+
+    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
+        """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
+        reader = self._reader(deadline)
+        return NamePages(reader.names(""), partial(_held, reader), MOST_READ, deadline).page(query)
+
+
+def _held(reader: NameReader, names: Sequence[str]) -> Iterator[LockInfo]:
+    return (info for info in reader.look(names) if info.state is not State.FREE)
 
 
 class ReadAhead:

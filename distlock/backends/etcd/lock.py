@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Warning
 
-from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
+from distlock.backends.base import Capabilities, LossReason, PendingLease
 from distlock.backends.etcd.client import EtcdClient
 from distlock.backends.etcd.contender import EtcdContender
 from distlock.backends.etcd.leases import SHORTEST, Leases, whole_seconds
@@ -22,12 +22,12 @@ from distlock.backends.etcd.messages import (
 )
 from distlock.backends.etcd.options import DEFAULTS, EtcdOptions
 from distlock.backends.etcd.store import EtcdStore
-from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
+from distlock.backends.reading import BackendWithNames
+from distlock.types.lease import Claim, Lease, SweepResult
 from distlock.types.owners import is_named
-from distlock.types.query import LockQuery, Page
 
 
-class EtcdBackend(BaseBackend):
+class EtcdBackend(BackendWithNames):
     """Locks as keys of an etcd cluster, each bound to a lease of the cluster.
 
     The holder has a key, and everyone who waits has one; see :class:`EtcdContender`. The fencing
@@ -156,24 +156,14 @@ class EtcdBackend(BaseBackend):
     def discard_local(self, lease: Lease) -> None:
         self._leases.holds.pop(lease.nonce, None)
 
-    # Looking
+    # Looking; BackendWithNames does the rest
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         own = get(self._keys(lease.name).holds_of(lease.nonce), prefix=True, limit=1)
         return bool(self.client.do([own], deadline).found())
 
-    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
-        return self._reader(deadline).lock(name)
-
     def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         return self._reader(deadline).stored(name)
-
-    def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
-        return self._reader(deadline).held(prefix)
-
-    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
-        """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
-        return self._reader(deadline).page(query)
 
     # Clearing
 

@@ -18,7 +18,6 @@ from distlock.backends.etcd.client import EtcdClient
 from distlock.backends.etcd.messages import MOST_OPERATIONS, EtcdReply, KeyValue, get, get_from
 from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
-from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 
 #: The kinds of keys.
 _HOLDER, _WAITER, _LAST = "h", "w", "t"
@@ -255,16 +254,12 @@ _BATCH = 1000
 
 
 class LockReader:
-    """Reads for one question; all is to be answered by one deadline."""
+    """See NameReader."""
 
     def __init__(self, client: EtcdClient, deadline: float | None) -> None:
         self._client = client
         self._alias = client.options.alias
         self._deadline = deadline
-
-    def lock(self, name: str) -> LockInfo:
-        """Return what is known of one lock."""
-        return info_of(name, self._alias, map(EtcdKey.read, self._keys_of(name)))
 
     def first(self, *beginnings: str) -> list[EtcdKey | None]:
         """Return the first key that begins so, for each of some beginnings."""
@@ -278,36 +273,25 @@ class LockReader:
 
     def stored(self, name: str) -> dict[str, str]:
         """Return the keys of a lock, oldest first, and what they say."""
-        found = sorted(self._keys_of(name), key=lambda kv: kv.created)
+        keys = get(EtcdKeys(self._client.options.prefix, name).all, prefix=True)
+        found = self._client.do([keys], self._deadline).found()
+        found.sort(key=lambda kv: kv.created)
         return {kv.key: kv.value.decode(errors="replace") for kv in found}
 
-    def _keys_of(self, name: str) -> list[KeyValue]:
-        keys = EtcdKeys(self._client.options.prefix, name)
-        return self._client.do([get(keys.all, prefix=True)], self._deadline).found()
-
-    def held(self, prefix: str) -> Iterator[LockInfo]:
-        """Yield the locks that are held and whose names begin with ``prefix``, by name."""
-        return self._held(self._names(prefix))
-
-    def page(self, query: LockQuery) -> Page:
-        """Return a page from the names of all locks and the keys of no more than ``MOST_READ``."""
-        return NamePages(self._names(""), self._held, MOST_READ, self._deadline).page(query)
-
-    def _names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str) -> list[str]:
+        """See NameReader.names()."""
         keys = self._keys(locks_beginning(self._client.options.prefix, prefix), keys_only=True)
         return sorted({name_of(kv.key) for kv in keys})
 
-    def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
-        """Yield those of these locks that are held, in their order."""
+    def look(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """See NameReader.look()."""
         for start in range(0, len(names), MOST_OPERATIONS):
             some = names[start : start + MOST_OPERATIONS]
             keys = [EtcdKeys(self._client.options.prefix, name).all for name in some]
             reads = [get(key, prefix=True) for key in keys]
             reply = self._client.do(reads, self._deadline)
             for number, name in enumerate(some):
-                info = info_of(name, self._alias, map(EtcdKey.read, reply.found(number)))
-                if info.state is not State.FREE:
-                    yield info
+                yield info_of(name, self._alias, map(EtcdKey.read, reply.found(number)))
 
     def _keys(self, prefix: str, *, keys_only: bool = False) -> Iterator[KeyValue]:
         """Yield all keys that begin so, some thousand at a time, in their order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetData, Sync
 
-from distlock.backends.base import BaseBackend, Capabilities, PendingLease, all_backends
+from distlock.backends.base import Capabilities, PendingLease, all_backends
+from distlock.backends.reading import BackendWithNames
 from distlock.backends.zookeeper.client import NODE_DELETED, SESSION_OVER, Grants, ZooKeeperClient
 from distlock.backends.zookeeper.contender import ZooKeeperContender
 from distlock.backends.zookeeper.options import DEFAULTS, ZooKeeperOptions
@@ -22,11 +23,10 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Step, arun, or_undo, run
 from distlock.concurrency.threads import call_after
-from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
-from distlock.types.query import LockQuery, Page
+from distlock.types.lease import Claim, Lease, SweepResult
 
 
-class ZooKeeperBackend(BaseBackend):
+class ZooKeeperBackend(BackendWithNames):
     """Locks that are held for as long as a session with ZooKeeper lives.
 
     Each contender for a lock has a node below the node of the lock: ephemeral, so that it goes
@@ -132,7 +132,7 @@ class ZooKeeperBackend(BaseBackend):
     def discard_local(self, lease: Lease) -> None:
         self._grants.drop(lease)
 
-    # Looking
+    # Looking; BackendWithNames does the rest
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         grant = self._grants.find(lease.name, lease.nonce)
@@ -147,16 +147,6 @@ class ZooKeeperBackend(BaseBackend):
 
     def loss_reason(self, lease: Lease) -> str | None:
         return self._grants.loss_reason(lease.nonce)
-
-    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
-        return self._reader(deadline).lock(name)
-
-    def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
-        return self._reader(deadline).held(prefix)
-
-    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
-        """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
-        return self._reader(deadline).page(query)
 
     # Clearing
 

@@ -23,7 +23,6 @@ from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, S
 from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
 from distlock.backends.zookeeper.requests import CreateContainer, Reply, batches
 from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
-from distlock.types.query import MOST_READ, LockQuery, NamePages, Page
 
 # Paths
 
@@ -171,20 +170,22 @@ UNBREAKABLE = 0.05
 
 
 class TreeReader:
-    """Reads, or clears, for one question; all is to be answered by one deadline."""
+    """See NameReader; it clears, too."""
 
     def __init__(self, client: ZooKeeperClient, alias: str, deadline: float | None) -> None:
         self._client = client
         self._alias = alias
         self._deadline = deadline
 
-    def lock(self, name: str) -> LockInfo:
-        """Return what is known of one lock."""
-        return self._locks([name])[0]
+    def names(self, prefix: str) -> list[str]:
+        """See NameReader.names(). Locks that were freed have a node for a while."""
+        names = sorted(map(unescaped, self._nodes()))
+        return [name for name in names if name.startswith(prefix)]
 
-    def held(self, prefix: str) -> Iterator[LockInfo]:
-        """Yield the locks that are held and whose names begin with ``prefix``, by name."""
-        return self._held([name for name in self._names() if name.startswith(prefix)])
+    def look(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """See NameReader.look()."""
+        for some in batches(names):
+            yield from self._locks(some)
 
     def remove(self, name: str, nonce: str) -> None:
         """Delete the nodes of one claim; there are more of them than one if it was sent again."""
@@ -224,22 +225,9 @@ class TreeReader:
             removed += sum(reply.error is None for reply in replies)
         return removed
 
-    def page(self, query: LockQuery) -> Page:
-        """Return a page from the names of all locks and the nodes of no more than ``MOST_READ``."""
-        return NamePages(self._names(), self._held, MOST_READ, self._deadline).page(query)
-
-    def _names(self) -> list[str]:
-        """Return the sorted names of all locks with a node; freed ones have it for a while."""
-        return sorted(map(unescaped, self._nodes()))
-
     def _nodes(self) -> list[str]:
         """Return the names of the nodes of all locks."""
         return [each for each in self._children(self._client.options.root) if each != RECORDS]
-
-    def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
-        """Yield those of these locks that are held, in their order."""
-        for some in batches(names):
-            yield from (info for info in self._locks(some) if info.state is not State.FREE)
 
     def _delete(self, paths: Sequence[str]) -> list[Reply]:
         """Delete nodes; those that are gone already are errors of the replies."""
