@@ -13,11 +13,13 @@ import re
 import reprlib
 import threading
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 from distlock.types.lease import ALL_SEATS, LONGEST_LEASE, MAX_DESCRIPTION
+
+T = TypeVar("T")
 
 #: The column's width; four bytes a character still fit the index of every supported database.
 MAX_NAME = 564
@@ -359,3 +361,10 @@ def _escaped(character: str) -> str:
         return f"\\x{code:02x}"
     # Bash reads \xa0 as a byte, and \u00a0 as the character.
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of ``size``; the last one may be shorter."""
+    every = [*items]
+    for start in range(0, len(every), size):
+        yield every[start : start + size]

@@ -11,10 +11,10 @@ from distlock.backends.database.connection import Connection
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import (
+    BATCH,
     COLUMNS,
     Row,
     Statement,
-    batches,
     in_list,
     info_of,
     named_values,
@@ -32,6 +32,7 @@ from distlock.types.query import (
     Order,
     Page,
 )
+from distlock.types.values import batches
 
 #: Rows that are read at once.
 _BATCH = 1000
@@ -69,7 +70,7 @@ class DatabaseReader(BaseBackend):
     ) -> Mapping[str, LockInfo]:
         """See BaseBackend.inspect_holders()."""
         found = {name: LockInfo(name, self.alias) for name in names}
-        for some in batches(names):
+        for some in batches(names, BATCH):
 
             def read(db: Connection, some: Sequence[str] = some) -> list[Row]:
                 where = in_list(db.dialect.LOCK, "lock", some)

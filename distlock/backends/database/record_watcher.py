@@ -19,12 +19,13 @@ from distlock.backends.database import errors
 from distlock.backends.database.record_listeners import LISTENERS, RecordListener, RecordWatch
 from distlock.backends.database.record_sql import ChangeNotice, RecordSQL
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.statements import Statement, batches
+from distlock.backends.database.statements import BATCH, Statement
 from distlock.backends.store import Address
 from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start, thread_logger
 from distlock.exceptions import LockUnavailable
+from distlock.types.values import batches
 
 T = TypeVar("T", str, Address)
 
@@ -262,6 +263,6 @@ class RecordWatcher:
     def _rows(
         self, ask_about: Callable[[Sequence[T]], Statement], what: Collection[T]
     ) -> Iterator[tuple[Any, ...]]:
-        for some in batches(sorted(what)):
+        for some in batches(sorted(what), BATCH):
             statement = ask_about(some)
             yield from self._runner.attempt(lambda db: db.ask(statement).rows, None)  # noqa: B023

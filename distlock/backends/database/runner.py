@@ -37,11 +37,11 @@ from distlock.backends.database.statements import (
     BATCH,
     LeasedRows,
     SweptRows,
-    batches,
 )
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Lease
+from distlock.types.values import batches
 
 T = TypeVar("T")
 
@@ -239,7 +239,7 @@ def _by_duration(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
     """Yield leases of equal duration, as many as one statement can renew."""
     duration = attrgetter("duration")
     for _, group in groupby(sorted(leases, key=duration), key=duration):
-        yield from batches(list(group))
+        yield from batches(group, BATCH)
 
 
 def unlocked(connection: Connection, rows: LeasedRows, *keys: Sequence[str]) -> Collection[str]:

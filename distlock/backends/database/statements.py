@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from django.apps import apps
 
 from distlock.types.lease import Holder, LastHold, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
-
-T = TypeVar("T")
 
 #: Rows, or names of them, in one statement.
 BATCH = 400
@@ -74,12 +72,6 @@ def with_tables_renamed(sql: str, vendor: str) -> str:
         return name.replace("%", "%%")
 
     return _TABLE.sub(name_of, sql)
-
-
-def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield as many as one statement can be about."""
-    for start in range(0, len(values), BATCH):
-        yield values[start : start + BATCH]
 
 
 def in_list(column: str, name: str, values: Sequence[Any]) -> str:

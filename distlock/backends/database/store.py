@@ -38,7 +38,7 @@ from distlock.backends.database.record_sql import (
 )
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.runner import RecordRunner, unlocked
-from distlock.backends.database.statements import Statement, batches
+from distlock.backends.database.statements import BATCH, Statement
 from distlock.backends.database.transactions import Removal, removing
 from distlock.backends.store import (
     Address,
@@ -59,7 +59,7 @@ from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
-from distlock.types.values import decoded
+from distlock.types.values import batches, decoded
 
 #: Seconds between two attempts to end sessions.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
@@ -114,9 +114,8 @@ class DatabaseStore(RecordStore):
         having: Having | None = None,
     ) -> Mapping[str, Snapshot]:
         """See RecordStore.read_many()."""
-        names, found = [*directories], dict[str, Snapshot]()
-        for start in range(0, len(names), self.at_once):
-            some = names[start : start + self.at_once]
+        found: dict[str, Snapshot] = {}
+        for some in batches(directories, self.at_once):
             statement = read_many_sql(self._sql, some, keys, peek, having)
             rows = self._rows(some[0], statement, deadline)
             found |= many_of(rows, some, peek)
@@ -138,7 +137,7 @@ class DatabaseStore(RecordStore):
             }
             if not ended:
                 return rows
-            for names in batches(sorted(ended)):
+            for names in batches(sorted(ended), BATCH):
                 self._end(names, until, expired=True)
             if clock() >= until:
                 raise LockUnavailable(
@@ -237,7 +236,8 @@ class DatabaseStore(RecordStore):
         """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
         asked: set[str] = set()
         there: set[tuple[str, str]] = set()
-        some_sessions, some_records = batches(sorted(sessions)), batches(sorted(records))
+        some_sessions = batches(sorted(sessions), BATCH)
+        some_records = batches(sorted(records), BATCH)
         for names, addresses in zip_longest(some_sessions, some_records, fillvalue=()):
             try:
                 renewed, rows = self._runner.around_locked(

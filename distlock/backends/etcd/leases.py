@@ -23,6 +23,7 @@ from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
+from distlock.types.values import batches
 
 #: Seconds. etcd makes shorter leases longer: it ends none before a new leader can be elected.
 SHORTEST = 2
@@ -243,9 +244,7 @@ class Leases:
         """Renew leases; return what is known for certain, by nonce."""
         alive = self._renewing.keep_alive([hold.lease.id for hold in holds.values()], deadline)
         answers: dict[str, bool] = {}
-        nonces = [*holds]
-        for start in range(0, len(nonces), MOST_OPERATIONS):
-            some = nonces[start : start + MOST_OPERATIONS]
+        for some in batches(holds, MOST_OPERATIONS):
             for nonce in some:
                 hold, seconds = holds[nonce], wanted[nonce].duration
                 hold.data = hold.data.renewed_for(seconds, hold.lease.ttl)

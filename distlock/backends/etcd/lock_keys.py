@@ -18,6 +18,7 @@ from distlock.backends.etcd.client import EtcdClient
 from distlock.backends.etcd.messages import MOST_OPERATIONS, EtcdReply, KeyValue, get, get_from
 from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
+from distlock.types.values import batches
 
 #: The kinds of keys.
 _HOLDER, _WAITER, _LAST = "h", "w", "t"
@@ -264,8 +265,7 @@ class LockReader:
     def first(self, *beginnings: str) -> list[EtcdKey | None]:
         """Return the first key that begins so, for each of some beginnings."""
         found: list[EtcdKey | None] = []
-        for start in range(0, len(beginnings), MOST_OPERATIONS):
-            some = beginnings[start : start + MOST_OPERATIONS]
+        for some in batches(beginnings, MOST_OPERATIONS):
             reading = [get(key, prefix=True, limit=1) for key in some]
             reply = self._client.do(reading, self._deadline)
             found += [EtcdKey.first(reply, place) for place in range(len(some))]
@@ -285,8 +285,7 @@ class LockReader:
 
     def look(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """See NameReader.look()."""
-        for start in range(0, len(names), MOST_OPERATIONS):
-            some = names[start : start + MOST_OPERATIONS]
+        for some in batches(names, MOST_OPERATIONS):
             keys = [EtcdKeys(self._client.options.prefix, name).all for name in some]
             reads = [get(key, prefix=True) for key in keys]
             reply = self._client.do(reads, self._deadline)

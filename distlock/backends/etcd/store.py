@@ -55,7 +55,7 @@ from distlock.backends.store import (
 )
 from distlock.concurrency.pending import Pending
 from distlock.types.lease import RELIED_ON, SweepResult
-from distlock.types.values import decoded
+from distlock.types.values import batches, decoded
 
 #: Seconds; etcd grants no shorter lease.
 _SHORTEST_LEASE = 2
@@ -172,9 +172,8 @@ class EtcdStore(RecordStore):
         self, records: Collection[Address], deadline: float | None
     ) -> tuple[frozenset[Address], EtcdReply]:
         """Return which of the records are there, and the last answer; there is always one."""
-        asked, there = [*records], set[Address]()
-        for start in range(0, max(len(asked), 1), MOST_OPERATIONS):
-            part = asked[start : start + MOST_OPERATIONS]
+        there: set[Address] = set()
+        for part in [*batches(records, MOST_OPERATIONS)] or [[]]:
             keys = [_key(self._own_key(directory), key) for directory, key in part]
             looks = [get(key, keys_only=True) for key in keys or [self._root]]
             reply = self._renewing.do(looks, deadline)

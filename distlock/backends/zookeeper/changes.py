@@ -33,12 +33,12 @@ from distlock.backends.zookeeper.records import (
     mark_of,
     record_data,
 )
-from distlock.backends.zookeeper.requests import Multi, NotSent, Reply, batches
+from distlock.backends.zookeeper.requests import BATCH, Multi, NotSent, Reply
 from distlock.backends.zookeeper.tree import make_path
 from distlock.concurrency.clock import left
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import new_nonce
-from distlock.types.values import decoded
+from distlock.types.values import batches, decoded
 
 #: Bytes of a request; servers take 1,048,575 unless ``jute.maxbuffer`` says otherwise.
 _MAX_REQUEST = 1_000_000
@@ -134,7 +134,7 @@ class Applying:
     def _look(self, *, sync: bool) -> DirectoryView:
         """Read what the change depends on; with ``sync`` as the leader knows it now."""
         replies: list[Reply] = []
-        for some in batches(self._reads()):
+        for some in batches(self._reads(), BATCH):
             first = [Sync(self.path)] if sync and not replies else []
             replies += self.client.ask([*first, *some], self.deadline)[len(first) :]
         return self._read(replies)

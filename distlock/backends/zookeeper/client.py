@@ -25,11 +25,12 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from distlock.backends.zookeeper.connection import REPORTED_AFTER, ZooKeeperConnection
 from distlock.backends.zookeeper.options import ZooKeeperOptions, new_handler
-from distlock.backends.zookeeper.requests import NodeWatches, NotSent, Reply, batches
+from distlock.backends.zookeeper.requests import BATCH, NodeWatches, NotSent, Reply
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.types.lease import Lease, Owner
+from distlock.types.values import batches
 
 #: Why a lease was lost.
 SESSION_OVER = "its ZooKeeper session ended"
@@ -144,7 +145,7 @@ class ZooKeeperClient:
     ) -> dict[str, Any]:
         """Ask for each of these nodes, some at a time; return the answers by path; see found()."""
         answers: dict[str, Any] = {}
-        for some in batches(paths):
+        for some in batches(paths, BATCH):
             replies = self.ask([request(path, None) for path in some], deadline)
             answers |= zip(some, map(self.found, replies), strict=True)
         return answers

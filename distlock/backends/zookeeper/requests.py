@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 import threading
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kazoo.exceptions import (
     EXCEPTIONS,
@@ -35,10 +35,8 @@ from kazoo.protocol.states import ZnodeStat
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.threads import thread_logger
 
-T = TypeVar("T")
-
 #: Requests that are on their way at once; more only fill the queues of client and servers.
-_BATCH = 200
+BATCH = 200
 
 _CONTAINER = 4
 _ANY_WATCH = struct.pack("!i", 3)
@@ -131,12 +129,6 @@ class Multi:
 
 class NotSent(ConnectionLoss):  # type: ignore[misc]
     """The request was not sent: there was no connection."""
-
-
-def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield the items in lists that may be asked for at once."""
-    for start in range(0, len(items), _BATCH):
-        yield items[start : start + _BATCH]
 
 
 def error_of(code: int) -> Exception:

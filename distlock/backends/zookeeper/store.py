@@ -33,13 +33,14 @@ from distlock.backends.zookeeper.records import (
     records_at,
     revision_of,
 )
-from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
+from distlock.backends.zookeeper.requests import BATCH, GetEphemerals, Multi, Reply
 from distlock.backends.zookeeper.tree import RECORDS, escaped, unescaped
 from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import call_after, start
 from distlock.exceptions import LockError
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
+from distlock.types.values import batches
 
 #: Seconds between two attempts to end a session whose records could not be removed.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -268,7 +269,7 @@ class ZooKeeperStore(RecordReader):
                     mark = mark_of(path, DirectoryNode.read(path, *node).made)
                     removals.append(Multi([DeleteNode(mark, -1), DeleteNode(path, -1)]))
         removed = 0
-        for some in batches(removals):
+        for some in batches(removals, BATCH):
             # The server does not remove one with records: its node has children.
             removed += sum(reply.error is None for reply in client.ask(some, deadline))
         return SweepResult(removed=removed)

@@ -21,8 +21,9 @@ from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
 from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, Sync
 
 from distlock.backends.zookeeper.client import ZooKeeperClient, ZooKeeperSession
-from distlock.backends.zookeeper.requests import CreateContainer, Reply, batches
+from distlock.backends.zookeeper.requests import BATCH, CreateContainer, Reply
 from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
+from distlock.types.values import batches
 
 # Paths
 
@@ -184,7 +185,7 @@ class TreeReader:
 
     def look(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """See NameReader.look()."""
-        for some in batches(names):
+        for some in batches(names, BATCH):
             yield from self._locks(some)
 
     def remove(self, name: str, nonce: str) -> None:
@@ -219,7 +220,7 @@ class TreeReader:
         """Remove the nodes of locks without contenders; return how many."""
         root = self._client.options.root
         removed = 0
-        for some in batches(self._nodes()):
+        for some in batches(self._nodes(), BATCH):
             # A node with children, and only such a one, is in use: the server does not delete it.
             replies = self._delete([f"{root}/{each}" for each in some])
             removed += sum(reply.error is None for reply in replies)
