@@ -46,17 +46,14 @@ class _Followed:
 
 @dataclass(eq=False, slots=True)
 class KeyWatch:
-    """A watch on a key, or on all keys that begin with it, which calls back once."""
+    """A watch on a key, or on all keys that begin with it, for one callback."""
 
     key: str
     #: the revision after which a change counts
     since: int
-    callback: Callable[[], object]
     prefix: bool
     deletes_only: bool
-    #: by which Watches knows it
-    token: object
-    _cancel: Callable[[object], bool] = field(repr=False)
+    _cancel: Callable[[KeyWatch], bool] = field(repr=False)
 
     @property
     def target(self) -> Target:
@@ -65,7 +62,7 @@ class KeyWatch:
 
     def cancel(self) -> bool:
         """Do not call back; False if it was called, or is about to be."""
-        return self._cancel(self.token)
+        return self._cancel(self)
 
 
 def _create(followed: _Followed) -> Json:
@@ -94,8 +91,8 @@ class Watches:
         """``open_stream`` opens the stream for some requests; Unanswered if it cannot."""
         self._open_stream = open_stream
         self._stream: Stream | None = None
-        #: The thread that pops a watch from here calls back, or cancels it.
-        self._watches: dict[object, KeyWatch] = {}
+        #: Their callbacks. The thread that pops one from here calls or cancels it.
+        self._watches: dict[KeyWatch, Callable[[], object]] = {}
         self._followed: dict[Target, _Followed] = {}
         self._last_number = 0  # none is used twice on a stream: a late message is of no other key
         #: the pauses before the stream is opened; they start short after each stream that works
@@ -118,13 +115,11 @@ class Watches:
         With ``prefix`` it is for all keys that begin with ``key``; ``deletes_only``: for no other
         changes. RuntimeError if the thread is needed, and no more threads can be started.
         """
-        token = object()
-        watch = KeyWatch(key, since, callback, prefix, deletes_only, token, self._cancel)
-        is_set = False
+        watch, is_set = KeyWatch(key, since, prefix, deletes_only, self._cancel), False
         try:
             # The thread notes what it follows and has told, and then looks for watches: so what
             # one of the two does not see yet, the other one does.
-            self._watches[token] = watch
+            self._watches[watch] = callback
             followed = self._followed.get(watch.target)
             if followed is None:
                 self._wake()
@@ -136,8 +131,8 @@ class Watches:
                 watch.cancel()
         return watch
 
-    def _cancel(self, token: object) -> bool:
-        was_there = self._watches.pop(token, None) is not None
+    def _cancel(self, watch: KeyWatch) -> bool:
+        was_there = self._watches.pop(watch, None) is not None
         if was_there and not self._watches and (stream := self._stream) is not None:
             stream.wake()  # it lingers from now on
         return was_there
@@ -245,7 +240,7 @@ class Watches:
         return requests
 
     def _wanted(self) -> set[Target]:
-        return {watch.target for watch in self._watches.copy().values()}
+        return {watch.target for watch in self._watches.copy()}
 
     def _on_message(self, message: Json, followed: dict[Target, _Followed]) -> bool:
         """Call back who waits for what it tells; return whether that is followed in vain."""
@@ -266,22 +261,20 @@ class Watches:
         elif result.get("created"):
             # It follows from the next revision on: who has not seen this one has to look.
             one.last = int(result["header"]["revision"])
-        watching = self._watching(one.target)
+        watching = [watch for watch in self._watches.copy() if watch.target == one.target]
         woken = [watch for watch in watching if is_over or watch.since < one.last]
         one.unwanted = one.unwanted + 1 if events and not woken else 0
         for watch in woken:
             self._answer(watch)
         return one.unwanted == _MOST_UNWANTED
 
-    def _watching(self, target: Target) -> list[KeyWatch]:
-        return [watch for watch in self._watches.copy().values() if watch.target == target]
-
     def _answer(self, watch: KeyWatch) -> None:
         """Call back, unless another thread does, or the watch was cancelled."""
-        if self._watches.pop(watch.token, None) is None:
+        callback = self._watches.pop(watch, None)
+        if callback is None:
             return
         try:
-            watch.callback()
+            callback()
         except Exception:
             thread_logger.exception("a callback for a change of %r failed", watch.key)
 
