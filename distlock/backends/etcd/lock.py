@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -96,11 +97,11 @@ class EtcdBackend(BackendWithNames):
         if hold is None:
             return False
         self._leases.holds.pop(lease.nonce, None)
-        last = self._keys(lease.name).last_token
+        last, left = self._keys(lease.name).last_token, replace(hold.data, token=lease.token)
         try:
             reply = self.client.txn(
                 [created(hold.key, hold.created)],
-                [delete(hold.key), put(last, hold.data.left_by(lease).to_value(), hold.lease.id)],
+                [delete(hold.key), put(last, left.to_value(), hold.lease.id)],
                 deadline=deadline,
             )
         except LeaseNotFound:

@@ -49,11 +49,6 @@ class EtcdKeys:
         return f"{self.holders}{_RESERVED}{nonce}-"
 
 
-def locks_beginning(prefix: str, name: str) -> str:
-    """Return what the keys of all locks begin with whose names begin with ``name``."""
-    return f"{prefix}locks/{escaped(name)}"
-
-
 def name_of(key: str) -> str:
     """Return the name of the lock that a key is of."""
     return unescaped(key.split("/")[-3])
@@ -120,10 +115,6 @@ class KeyData:
             renews=False,
             token=lease.token,
         )
-
-    def left_by(self, lease: Lease) -> KeyData:
-        """Return what a named owner leaves behind, so that others of its name know who left."""
-        return replace(self, token=lease.token)
 
     @property
     def until(self) -> datetime:
@@ -280,8 +271,15 @@ class LockReader:
 
     def names(self, prefix: str) -> list[str]:
         """See NameReader.names()."""
-        keys = self._keys(locks_beginning(self._client.options.prefix, prefix), keys_only=True)
-        return sorted({name_of(kv.key) for kv in keys})
+        beginning = start = f"{self._client.options.prefix}locks/{escaped(prefix)}"
+        names: set[str] = set()
+        while True:
+            some = get_from(start, beginning, limit=_BATCH, keys_only=True)
+            found = self._client.do([some], self._deadline).found()
+            names.update(name_of(kv.key) for kv in found)
+            if len(found) < _BATCH:
+                return sorted(names)
+            start = f"{found[-1].key}\0"
 
     def look(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """See NameReader.look()."""
@@ -291,14 +289,3 @@ class LockReader:
             reply = self._client.do(reads, self._deadline)
             for number, name in enumerate(some):
                 yield info_of(name, self._alias, map(EtcdKey.read, reply.found(number)))
-
-    def _keys(self, prefix: str, *, keys_only: bool = False) -> Iterator[KeyValue]:
-        """Yield all keys that begin so, some thousand at a time, in their order."""
-        start = prefix
-        while True:
-            some = get_from(start, prefix, limit=_BATCH, keys_only=keys_only)
-            found = self._client.do([some], self._deadline).found()
-            yield from found
-            if len(found) < _BATCH:
-                return
-            start = f"{found[-1].key}\0"

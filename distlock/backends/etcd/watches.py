@@ -48,17 +48,10 @@ class _Followed:
 class KeyWatch:
     """A watch on a key, or on all keys that begin with it, for one callback."""
 
-    key: str
+    target: Target
     #: the revision after which a change counts
     since: int
-    prefix: bool
-    deletes_only: bool
     _cancel: Callable[[KeyWatch], bool] = field(repr=False)
-
-    @property
-    def target(self) -> Target:
-        """What is watched."""
-        return self.key, self.prefix, self.deletes_only
 
     def cancel(self) -> bool:
         """Do not call back; False if it was called, or is about to be."""
@@ -115,7 +108,7 @@ class Watches:
         With ``prefix`` it is for all keys that begin with ``key``; ``deletes_only``: for no other
         changes. RuntimeError if the thread is needed, and no more threads can be started.
         """
-        watch, is_set = KeyWatch(key, since, prefix, deletes_only, self._cancel), False
+        watch, is_set = KeyWatch((key, prefix, deletes_only), since, self._cancel), False
         try:
             # The thread notes what it follows and has told, and then looks for watches: so what
             # one of the two does not see yet, the other one does.
@@ -276,7 +269,7 @@ class Watches:
         try:
             callback()
         except Exception:
-            thread_logger.exception("a callback for a change of %r failed", watch.key)
+            thread_logger.exception("a callback for a change of %r failed", watch.target[0])
 
 
 def _drained(wakeups: WaitQueue[None]) -> bool:

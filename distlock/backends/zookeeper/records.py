@@ -67,7 +67,7 @@ class DirectoryNode:
 
     @property
     def revision(self) -> int:
-        return 0 if self.stat is None else revision_of(self.stat)
+        return revision_of(self.stat)
 
     def record(self, key: str) -> str:
         """Return the path of a record."""
@@ -75,11 +75,11 @@ class DirectoryNode:
 
 
 def revision_of(stat: Any) -> int:
-    """Return the revision of a directory from the stat of its node.
+    """Return the revision of a directory from the stat of its node; None if it is not there.
 
     ``pzxid`` is when a child was made or deleted last, be it by the end of a session.
     """
-    return int(max(stat.mzxid, stat.pzxid))
+    return 0 if stat is None else int(max(stat.mzxid, stat.pzxid))
 
 
 def directory_data(made: str, change: str) -> bytes:
@@ -264,7 +264,7 @@ class RecordReader(RecordStore):
         elif own and (own[1].version, own[1].pzxid) == (stat.version, stat.pzxid):
             self._keep(path, own[0], stat, nodes)
         records = (node.record(key) for key, node in nodes.items())
-        return Snapshot.of(directory, _revision(stat), records)
+        return Snapshot.of(directory, revision_of(stat), records)
 
     def recall(self, directory: str, keys: Collection[str] = ()) -> Snapshot | None:
         """See RecordStore.recall()."""
@@ -298,7 +298,7 @@ class RecordReader(RecordStore):
 
         found, nodes, _, stat = self._read(path, choose, [*always], deadline, lean=True)
         records = (node.record(key) for key, node in nodes.items())
-        return replace(Snapshot.of(directory, _revision(stat), records), keys=found)
+        return replace(Snapshot.of(directory, revision_of(stat), records), keys=found)
 
     def peek(self, directory: str, peek: Peek, deadline: float | None = None) -> Snapshot:
         """See RecordStore.peek()."""
@@ -309,7 +309,7 @@ class RecordReader(RecordStore):
         keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
         records = {key: node.record(key) for key, node in nodes.items()}
         counts, some = count_keys(keys, peek.count), list_keys(keys, peek.listed)
-        return Snapshot(directory, _revision(stat), records, counts=counts, keys=some)
+        return Snapshot(directory, revision_of(stat), records, counts=counts, keys=some)
 
     def missing(
         self, directory: str, keys: Collection[str], deadline: float | None = None
@@ -384,9 +384,7 @@ class RecordReader(RecordStore):
         while True:
             requests = [Sync(path), Stat(path, None), *reads, Stat(path, None)]
             _, first, *replies, last = client.ask(requests, deadline)
-            before, after = (
-                revision_of(stat) if (stat := client.found(reply)) else 0 for reply in (first, last)
-            )
+            before, after = (revision_of(client.found(reply)) for reply in (first, last))
             if before == after:
                 break
         nodes = records_at(client, dict(zip(paths, map(client.found, replies), strict=True)))
@@ -417,8 +415,3 @@ def _was_there(now: RecordNode, before: RecordNode | None, listed_at: int) -> bo
     this store, may be newer than that.
     """
     return now.revision <= listed_at or (before is not None and before.revision == now.revision)
-
-
-def _revision(stat: Any) -> int:
-    """Return the revision of a directory from the stat of its node; None if it is not there."""
-    return 0 if stat is None else revision_of(stat)
