@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -236,6 +237,51 @@ class WaitQueue(Generic[T]):
                 return
 
 
+class ThreadOnDemand(ABC, Generic[T]):
+    """Has a thread of its own, which is started when it is needed, and may end when it is not.
+
+    It takes no mutex: the garbage collector may wake the thread at any time.
+    """
+
+    def __init__(self, name: str) -> None:
+        """``name`` is that of the thread."""
+        self._name = name
+        #: Wakes the thread; None while there is none.
+        self._wakeups: WaitQueue[T] | None = None
+
+    def _have_thread(self) -> WaitQueue[T]:
+        """Return what wakes the thread; RuntimeError if no more threads can be started."""
+        wakeups = self._wakeups
+        if wakeups is None:
+            # Two may do this at once: the thread whose queue is replaced here ends.
+            wakeups, thread = WaitQueue(), None
+            self._wakeups = wakeups
+            try:
+                thread = start(self._run, self._name, wakeups)
+            finally:
+                # No more threads, or an interrupt: the next one has to try again.
+                if thread is None and self._wakeups is wakeups:
+                    self._wakeups = None
+        return wakeups
+
+    @abstractmethod
+    def _run(self, wakeups: WaitQueue[T]) -> None:
+        """Work on the thread, for as long as ``wakeups`` are those of this object."""
+
+    def _may_end(self, wakeups: WaitQueue[T], work: Callable[[], object]) -> bool:
+        """Return whether the thread is to end: unless ``work()`` has come just before.
+
+        Who has work notes it, then reads ``_wakeups``. This writes ``_wakeups``, then looks for
+        work; if that takes the lock of a dictionary or a set, one of the two sees the other.
+        """
+        if self._wakeups is wakeups:
+            self._wakeups = None
+        if not work() or self._wakeups is not None:
+            return True
+        self._wakeups = wakeups
+        return False
+
+
 class Timer:
     """An action that is to be called at the time ``due`` of clock(), unless it is cancelled."""
 
@@ -250,14 +296,16 @@ class Timer:
         return self._actions.pop(self, None) is not None
 
 
-class Timers:
-    """The timers of a process, and the thread that calls what is due."""
+class Timers(ThreadOnDemand[float]):
+    """The timers of a process, and the thread that calls what is due.
+
+    It is woken by the times at which it is to look.
+    """
 
     def __init__(self) -> None:
+        super().__init__("distlock-timers")
         #: The thread that pops an action from here calls or cancels it.
         self._actions: dict[Timer, Action] = {}
-        #: Takes the times for which the thread is to wake up; None while there is no thread.
-        self._wakeups: WaitQueue[float] | None = None
         #: Adding a timer that is due earlier than this has to wake the thread.
         self._wakes_at = math.inf
 
@@ -272,26 +320,12 @@ class Timers:
         try:
             self._actions[timer] = action
             if timer.due < self._wakes_at:
-                self._wake_for(timer.due)
+                self._have_thread().put(timer.due)
             is_set = True
         finally:
             if not is_set:  # nobody would have the timer to cancel it
                 timer.cancel()
         return timer
-
-    def _wake_for(self, due: float) -> None:
-        wakeups = self._wakeups
-        if wakeups is None:
-            # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups, thread = WaitQueue(), None
-            self._wakeups = wakeups
-            try:
-                thread = start(self._run, "distlock-timers", wakeups)
-            finally:
-                # No more threads, or an interrupt: the next timer has to try again.
-                if thread is None and self._wakeups is wakeups:
-                    self._wakeups = None
-        wakeups.put(due)
 
     def _run(self, wakeups: WaitQueue[float]) -> None:
         warn_if_threads_stand_still()

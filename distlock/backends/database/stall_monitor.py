@@ -8,7 +8,6 @@ each process looks at the rows, too. If nobody takes a free row, it wakes its ow
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty
@@ -18,7 +17,7 @@ from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.wait_session import LockRows, RowSnapshot
 from distlock.backends.database.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import WaitQueue, start, thread_logger
+from distlock.concurrency.threads import ThreadOnDemand, WaitQueue, thread_logger
 
 #: The longest pause between two looks: in seconds, and as a part of the server's time for an
 #: answer, so that a silent one is noticed within that.
@@ -33,44 +32,35 @@ _LINGER = 1.0
 _LOST = 1.0
 
 
-class StallMonitor:
+class StallMonitor(ThreadOnDemand[None]):
     """One thread for all waits of a process; it lives while there are any."""
 
     def __init__(self, rows: LockRows, waiters: Callable[[], Collection[Waiter]]) -> None:
         """``waiters`` returns those who wait now."""
+        super().__init__("distlock-stall-monitor")
         self._rows = rows
         self._waiters = waiters
-        self._mutex = threading.Lock()
-        self._running = False
-        self._wakeups: WaitQueue[None] = WaitQueue()
         self._next_look = 0.0
 
     def start(self) -> None:
         """Begin to look, after a wait was added."""
-        with self._mutex:
-            if not self._running:
-                # Interrupted here, the next one starts another thread: two do no harm.
-                start(self._run, "distlock-stall-monitor")
-                self._running = True
+        self._have_thread()
 
     def wake(self) -> None:
-        """Cancel soon what those do in the server whose answer nobody wants.
+        """Cancel soon what those do in the server whose answer nobody wants."""
+        if (wakeups := self._wakeups) is not None:
+            wakeups.put(None)
 
-        Takes no mutex: the garbage collector may call it, in a thread that has one.
-        """
-        self._wakeups.put(None)
-
-    def _run(self) -> None:
+    def _run(self, wakeups: WaitQueue[None]) -> None:
         last_wait = clock()
-        while True:
+        while self._wakeups is wakeups:
             waiters = self._waiters()
             if waiters:
                 last_wait = clock()
             elif clock() >= last_wait + _LINGER:
-                with self._mutex:
-                    self._running = bool(self._waiters())
-                    if not self._running:
-                        return
+                if self._may_end(wakeups, self._waiters):
+                    return
+                continue  # it may have been woken meanwhile
             cancelled = [one for one in waiters if one.lease.over and not one.lease.answered]
             try:
                 for waiter in cancelled:
@@ -85,7 +75,7 @@ class StallMonitor:
                 self._look_again_at(clock() + _RETRY_PAUSE)
             rest = max(self._next_look - clock(), 0.0)
             with suppress(Empty):
-                self._wakeups.get(timeout=min(rest, _CANCEL_PAUSE) if cancelled else rest)
+                wakeups.get(timeout=min(rest, _CANCEL_PAUSE) if cancelled else rest)
 
     def _look_again_at(self, when: float) -> None:
         self._next_look = min(self._next_look, when)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.messages import Json, key_range
 from distlock.concurrency.clock import backoff, clock
-from distlock.concurrency.threads import WaitQueue, start, thread_logger
+from distlock.concurrency.threads import ThreadOnDemand, WaitQueue, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
 Target: TypeAlias = tuple[str, bool, bool]
@@ -65,7 +65,7 @@ def _create(followed: _Followed) -> Json:
     return {"create_request": {**key_range(key, prefix), "watch_id": followed.number, **how}}
 
 
-class Watches:
+class Watches(ThreadOnDemand[None]):
     """All watches of a process in one cluster, and the thread that reads their stream.
 
     Each key is followed from now on, and never from an earlier revision: etcd would report what
@@ -82,6 +82,7 @@ class Watches:
 
     def __init__(self, open_stream: Callable[[Sequence[Json]], Stream]) -> None:
         """``open_stream`` opens the stream for some requests; Unanswered if it cannot."""
+        super().__init__("distlock-etcd-watch")
         self._open_stream = open_stream
         self._stream: Stream | None = None
         #: Their callbacks. The thread that pops one from here calls or cancels it.
@@ -90,8 +91,6 @@ class Watches:
         self._last_number = 0  # none is used twice on a stream: a late message is of no other key
         #: the pauses before the stream is opened; they start short after each stream that works
         self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        #: Wakes the thread; None while there is none.
-        self._wakeups: WaitQueue[None] | None = None
 
     def add(
         self,
@@ -137,18 +136,7 @@ class Watches:
             stream.interrupt()
 
     def _wake(self) -> None:
-        wakeups = self._wakeups
-        if wakeups is None:
-            # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups, thread = WaitQueue(), None
-            self._wakeups = wakeups
-            try:
-                thread = start(self._run, "distlock-etcd-watch", wakeups)
-            finally:
-                # No more threads, or an interrupt: the next one has to try again.
-                if thread is None and self._wakeups is wakeups:
-                    self._wakeups = None
-        wakeups.put(None)
+        self._have_thread().put(None)
         if (stream := self._stream) is not None:
             stream.wake()
 
@@ -158,7 +146,7 @@ class Watches:
         while self._wakeups is wakeups:
             _drained(wakeups)
             if not self._watches:
-                if not _woken(wakeups, _LINGER) and not self._goes_on(wakeups):
+                if not _woken(wakeups, _LINGER) and self._may_end(wakeups, self._watches.copy):
                     return
                 continue
             try:
@@ -169,19 +157,6 @@ class Watches:
             except Exception:  # waiters look by themselves, and the stream is opened again
                 thread_logger.exception("the stream of watches failed")
             _woken(wakeups, next(self._pauses))
-
-    def _goes_on(self, wakeups: WaitQueue[None]) -> bool:
-        """Let the thread end, unless a watch was added just before; who adds one later starts it.
-
-        add() puts a watch, then reads ``_wakeups``. This writes ``_wakeups``, then looks for one;
-        copy() takes the lock of the dictionary, so one of the two sees the other.
-        """
-        if self._wakeups is wakeups:
-            self._wakeups = None
-        if not self._watches.copy() or self._wakeups is not None:
-            return False
-        self._wakeups = wakeups
-        return True
 
     def _follow(self, wakeups: WaitQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
