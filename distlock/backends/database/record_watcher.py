@@ -23,7 +23,7 @@ from distlock.backends.database.statements import BATCH, Statement
 from distlock.backends.store import Address
 from distlock.concurrency.clock import backoff, clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.threads import ThreadOnDemand, WaitQueue, thread_logger
 from distlock.exceptions import LockUnavailable
 from distlock.types.values import batches
 
@@ -69,7 +69,7 @@ class _Alarm:
         os.close(self._writer)
 
 
-class RecordWatcher:
+class RecordWatcher(ThreadOnDemand[None]):
     """All watches of a process on the records of one database; its thread lives as long as any."""
 
     def __init__(
@@ -84,12 +84,13 @@ class RecordWatcher:
 
         ``listens``: the server may tell of changes.
         """
+        super().__init__("distlock-records")
         self._runner = runner
         self._sql = sql
         self._end_expired = end_expired
         self._listens = listens
         self._mutex = threading.Lock()
-        self._running = self._closed = False
+        self._closed = False
         self._alarm: _Alarm | None = None
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.
@@ -119,13 +120,8 @@ class RecordWatcher:
         watch, is_set = RecordWatch(directory, since, key, Pending(drop)), False
         try:
             watches.add(watch)
-            with self._mutex:
-                if not self._running:
-                    # Without more threads, the caller's own looks have to do. Interrupted
-                    # here, the next one starts another thread: two do no harm.
-                    with suppress(RuntimeError):
-                        start(self._run, "distlock-records", alarm, watches)
-                        self._running = True
+            with suppress(RuntimeError):  # no more threads: the caller's own looks have to do
+                self._have_thread()
             alarm.ring()
             is_set = True
         finally:
@@ -151,14 +147,16 @@ class RecordWatcher:
 
     # The thread
 
-    def _run(self, alarm: _Alarm, watches: set[RecordWatch]) -> None:
+    def _run(self, wakeups: WaitQueue[None]) -> None:
+        alarm, watches = self._alarm, self._watches
+        assert alarm is not None, "somebody watches"
         listener = LISTENERS[self._sql.LISTENS](self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(*self._sql.PAUSES)
-        while True:
+        while self._wakeups is wakeups:
             if watches:
                 last_watch = clock()
-            elif self._ends(last_watch, watches):
+            elif self._is_over(last_watch) and self._may_end(wakeups, watches.copy):
                 break
             try:
                 rest = last_watch + _LINGER - clock()
@@ -183,18 +181,13 @@ class RecordWatcher:
         if listener is not None:
             listener.close()
 
-    def _ends(self, last_watch: float, watches: set[RecordWatch]) -> bool:
-        """Let the thread end some time after the last watch, or at once after close().
+    def _is_over(self, last_watch: float) -> bool:
+        """Return whether it is some time after the last watch, or after close().
 
         Where Django's tests run, an open session would keep the test database from being dropped.
         """
-        with self._mutex:
-            at_once = self._closed or self._runner.pool.idle == 0
-            if watches or not (at_once or clock() >= last_watch + _LINGER):
-                return False
-            if watches is self._watches:
-                self._running = False
-            return True
+        at_once = self._closed or self._runner.pool.idle == 0
+        return at_once or clock() >= last_watch + _LINGER
 
     def _sleep(self, alarm: _Alarm, listener: RecordListener | None, until: float) -> bool:
         """Wait for something to look at; whether this process has rung."""
