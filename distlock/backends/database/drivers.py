@@ -106,7 +106,11 @@ class MySQLConnection(RawConnection):
     """
 
     def __init__(self, connection: Any, *, prepares: bool) -> None:
-        """``prepares``: statements that are sent often may be prepared."""
+        """``prepares``: statements that are sent often may be prepared.
+
+        Not on MySQL, which takes nothing but user variables as parameters:
+        https://mariadb.com/kb/en/execute-statement/
+        """
         self._connection = connection
         self._escape = connection.string_literal
         self._socket = poll_of(connection.fileno())

@@ -101,10 +101,6 @@ ON DUPLICATE KEY UPDATE
 class MariaDB(MySQL):
     """MariaDB, which returns the row that it wrote."""
 
-    # MySQL takes nothing but user variables as parameters.
-    # https://mariadb.com/kb/en/execute-statement/
-    prepares: ClassVar[bool] = True
-
     def _upsert(self) -> str:
         return f"{self._write()} RETURNING {self._verdict()}"
 

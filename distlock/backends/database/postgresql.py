@@ -35,7 +35,6 @@ class PostgreSQL(Dialect):
     EARLIER: ClassVar[str] = f"{NOW} - {{0}} * interval '1 microsecond'"
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     MICROSECONDS: ClassVar[str] = f"(extract(epoch FROM {NOW}) * 1000000)::bigint"
-    prepares: ClassVar[bool] = True
     CONTAINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) > 0"
     BEGINS: ClassVar[str] = "strpos(LOWER({0}), LOWER(%(search)s)) = 1"
 

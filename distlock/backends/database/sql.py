@@ -29,6 +29,9 @@ TABLE = "database_lock"
 #: Seconds that a database is asked to count, at most.
 LONGEST = float(LONGEST_LEASE)
 
+#: Seconds of the longest lease whose release need not be on the disk.
+_LOSABLE = 60.0
+
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
@@ -76,8 +79,6 @@ class Dialect:
     WHO: ClassVar[str] = "CONCAT(host, ':', process, ':', thread)"
     #: the units of a duration in a second
     UNITS: ClassVar[int] = 1_000_000
-    #: whether statements can be prepared, see Statement.prepare
-    prepares: ClassVar[bool] = False
     #: whether a statement that may write waits for all others that do, whatever they write
     one_writer: ClassVar[bool] = False
 
@@ -163,7 +164,7 @@ class Dialect:
         }
         if values:
             params |= values
-        prepare = self.prepares and (bool(values) or condition == "TRUE")
+        prepare = bool(values) or condition == "TRUE"
         try:
             if self.update_text:
                 # Most locks have been taken before, and an UPDATE costs the server less than an
@@ -220,12 +221,12 @@ class Dialect:
     def release_sql(self, lease: Lease) -> Statement:
         """Free the lock if exactly this lease holds it.
 
-        Not by the token: a delayed repetition of the claim may have raised it.
+        Not by the token: a delayed repetition of the claim may have raised it. Should a power cut
+        undo it, the lease still ends. A long one would be missed.
         """
-        claim = lease.claim
-        return Statement(
-            self._releasing, {"lock": claim.name, "nonce": claim.nonce}, prepare=self.prepares
-        )
+        claim, is_losable = lease.claim, lease.claim.duration <= _LOSABLE
+        params = {"lock": claim.name, "nonce": claim.nonce}
+        return Statement(self._releasing, params, prepare=True, may_be_undone=is_losable)
 
     def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
         """Free the lock if it is held, and the columns of the row are what ``hold`` says.

@@ -50,9 +50,6 @@ _MUTEX_PAUSE = 0.004
 #: Seconds between two looks at the row without the mutex: its owner may have been stopped.
 _ROW_PERIOD = 0.5
 
-#: Seconds of the longest lease whose release need not be on the disk.
-_LOSABLE = 60.0
-
 _SUFFIX = "-distlock"
 _HIGHEST_BYTE = 2**62
 
@@ -94,12 +91,6 @@ class SQLite(Dialect):
         return self.leases._replace(table=table).update(
             "expires_at = expires_at", *keys_of([lease])
         )
-
-    def release_sql(self, lease: Lease) -> Statement:
-        # Should a power cut undo it, the lease still ends. A long one would be missed.
-        claim = lease.claim
-        params = {"lock": claim.name, "nonce": claim.nonce}
-        return Statement(self._releasing, params, False, claim.duration <= _LOSABLE)
 
     def reads_snapshot(self, connection: Any) -> bool:
         return True
