@@ -27,8 +27,8 @@ def read_sql(sql: RecordSQL, directory: str, keys: Collection[str] = ()) -> Stat
         directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
         records = sql.with_keys(directory_id, [f"%(key{n})s" for n in range(len(some))])
     return Statement(
-        f"{sql.PRIMARY}{sql.BY_INDEX}SELECT {sql.now}, d.revision, r.name, r.value,"
-        " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
+        f"{sql.PRIMARY}{sql.BY_INDEX}SELECT {sql.now}, d.revision, {_RECORD}"
+        " FROM (SELECT 1 AS one) one"
         f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
         f" LEFT JOIN {records}"
         f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
@@ -72,8 +72,7 @@ def peek_sql(sql: RecordSQL, directory: str, peek: Peek) -> Statement:
         )
         if number < len(peek.first):
             parts.append(
-                f"SELECT * FROM (SELECT {sql.now}, 0, r.name, r.value, r.created,"
-                f" r.revision, r.session, s.expires_at {those}"
+                f"SELECT * FROM (SELECT {sql.now}, 0, {_RECORD} {those}"
                 f" ORDER BY r.name LIMIT {peek.first[prefix]}) first{number}"
             )
         else:

@@ -323,8 +323,7 @@ class CallerTransaction:
             return CallerConnection(connection)
         if nonce is not None and (found := self._open.get(nonce)) is not None:
             return CallerConnection(found[0])
-        connection = connection_of_test_case(self.database)
-        return None if connection is None else CallerConnection(connection)
+        return connection_of_test(self.database)
 
     def is_open(self, nonce: str) -> bool:
         """Return whether the transaction in which a hold was acquired is still open."""

@@ -64,7 +64,7 @@ from distlock.backends.database.advisory_locks import AdvisoryLocks, parse_comme
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.stall_monitor import StallMonitor
 from distlock.backends.database.statements import Result
-from distlock.backends.database.wait_session import LockRows, WaitSession, WaitSessionPool
+from distlock.backends.database.wait_session import LockRows, WaitSessionPool
 from distlock.backends.database.waiter import HolderEvidence, Waiter
 from distlock.concurrency.clock import backoff_until, clock
 from distlock.concurrency.pending import NotAnswered
@@ -307,17 +307,6 @@ class WaitManager:
         if waiter in self._waiters:
             self._monitor.wake()
 
-    def granted(self, lease: Lease, session: WaitSession | None) -> None:
-        """Keep the native lock of a lease, if that was waited for, for as long as that is held."""
-        # Not for a named owner: another process may take and leave its hold, where nobody could
-        # wake the next one. Nor for a long wait, for whose end all others wait.
-        if session and session.is_head and session.long_wait is None and not is_named(lease.owner):
-            self.sessions.kept[lease.nonce] = session
-        elif session:
-            self.sessions.put(session)
-
-    def finished(self, waiter: Waiter, session: WaitSession | None) -> None:
-        """Note that a wait has ended, in a session that nobody needs any more."""
+    def finished(self, waiter: Waiter) -> None:
+        """Note that a wait has ended."""
         self._waiters.discard(waiter)
-        if session is not None:
-            self.sessions.put(session)

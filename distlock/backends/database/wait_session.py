@@ -21,6 +21,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.types.lease import Claim, Lease
+from distlock.types.owners import is_named
 
 #: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
 #: pause between two looks of the head of the queue.
@@ -305,6 +306,15 @@ class WaitSessionPool:
         except errors.StatementFailed as failed:
             session.close()
             raise errors.NoSession(str(failed)) from failed.__cause__
+
+    def keep(self, lease: Lease, session: WaitSession) -> None:
+        """Keep the native lock of a lease, if that was waited for, for as long as that is held."""
+        # Not for a named owner: another process may take and leave its hold, where nobody could
+        # wake the next one. Nor for a long wait, for whose end all others wait.
+        if session.is_head and session.long_wait is None and not is_named(lease.owner):
+            self.kept[lease.nonce] = session
+        else:
+            self.put(session)
 
     def put(self, session: WaitSession) -> None:
         """Keep a session for the next wait; close it if it has a native lock, or is not usable."""

@@ -141,8 +141,7 @@ class Waits(Protocol):
     cancel_later: Callable[[Claim], None]
 
     def cancel_soon(self, waiter: Waiter) -> None: ...
-    def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
-    def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
+    def finished(self, waiter: Waiter) -> None: ...
 
 
 class Waiter:
@@ -319,7 +318,8 @@ class Waiter:
         self._maybe_granted = False
         lease = self.claim.granted(token, sent_at)
         session, self.session = self.session, None
-        self.waits.granted(lease, session)
+        if session is not None:
+            self.waits.sessions.keep(lease, session)
         with suppress(RuntimeError):  # no more threads
             # If an event loop was stopped for good, its task never takes the lease.
             self._reclaim = call_after(lease.duration, self.abandon)
@@ -338,7 +338,8 @@ class Waiter:
         if session is not None:
             with suppress(errors.StatementFailed):
                 session.leave()
-        self.waits.finished(self, session)
+            self.waits.sessions.put(session)
+        self.waits.finished(self)
         if self._maybe_granted:
             self.waits.cancel_later(self.claim)
 
