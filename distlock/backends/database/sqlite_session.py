@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -105,24 +105,17 @@ class CallerConnection(Connection):
 
     def ask(self, statement: Statement) -> Result:
         """See Connection.ask()."""
-        with _busy_timeout(self.wrapper.connection, self.until):
+        connection, until = self.wrapper.connection, self.until
+        ((own,),) = connection.execute("PRAGMA busy_timeout")
+        most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
+        try:
+            if most < own:
+                connection.execute(f"PRAGMA busy_timeout = {most}")
             # A shared cache (the in-memory test database) refuses at once instead of waiting.
-            return _retried(super().ask, statement, self.until, TableLocked)
-
-
-@contextlib.contextmanager
-def _busy_timeout(connection: Any, until: float | None) -> Iterator[None]:
-    """Let SQLite wait for other writers until a time by clock() at most."""
-    ((own,),) = connection.execute("PRAGMA busy_timeout")
-    most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
-    if most >= own:
-        yield
-        return
-    try:
-        connection.execute(f"PRAGMA busy_timeout = {most}")
-        yield
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {own}")
+            return _retried(super().ask, statement, until, TableLocked)
+        finally:
+            if most < own:
+                connection.execute(f"PRAGMA busy_timeout = {own}")
 
 
 class SQLiteSession(DatabaseSession):
