@@ -250,15 +250,11 @@ class Pending(Generic[T]):
 
     def wait(self, deadline: float | None) -> bool:
         """Block until there is an answer; False if ``deadline`` (None: never) passed before."""
-        if not self.over:
-            wait_any([self], deadline)
-        return self.answered
+        return wait_any([self], deadline)
 
     async def wait_async(self, deadline: float | None) -> bool:
         """See wait()."""
-        if not self.over:
-            await wait_any_async([self], deadline)
-        return self.answered
+        return await wait_any_async([self], deadline)
 
     def take(self) -> T:
         """Return the value, or raise the error, that was answered; NotAnswered if there is none.
