@@ -59,10 +59,6 @@ class EtcdLease:
     ttl: int
     sent_at: float
 
-    def renewed(self, sent_at: float) -> EtcdLease:
-        """Return the same lease, kept alive by a request that was sent at ``sent_at``."""
-        return EtcdLease(self.id, self.ttl, sent_at)
-
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:

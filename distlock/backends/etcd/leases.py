@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from distlock.backends.etcd.client import EtcdClient, EtcdLease, new_lease_id
@@ -262,7 +262,7 @@ class Leases:
                 elif nonce not in ended:
                     hold.modified = reply.revision
                     if alive.proven_by(reply):
-                        hold.lease = hold.lease.renewed(alive.sent_at)
+                        hold.lease = replace(hold.lease, sent_at=alive.sent_at)
                         answers[nonce] = True
         return answers
 
