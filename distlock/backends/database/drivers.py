@@ -12,7 +12,7 @@ import functools
 import hashlib
 import math
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from distlock.backends.database.connection import (
@@ -82,6 +82,15 @@ def name_of(text: bytes) -> str:
     return f"distlock_{hashlib.sha256(text).hexdigest()[:32]}"
 
 
+def filled_in(
+    sql: str, params: Mapping[str, Any] | tuple[Any, ...], literal: Callable[[Any], str]
+) -> bytes:
+    """Return a text with its parameters as ``literal()`` writes them."""
+    if isinstance(params, tuple):
+        return (sql % tuple(map(literal, params))).encode()
+    return (sql % {name: literal(value) for name, value in params.items()}).encode()
+
+
 def poll_of(fd: int, event: int = select.POLLIN) -> select.poll:
     """Return what waits for an event at a socket."""
     poll = select.poll()
@@ -122,7 +131,7 @@ class MySQLConnection(RawConnection):
         """See RawConnection.execute()."""
         connection, sql = self._connection, statement.sql
         if limit is None:  # the driver itself waits for the answer
-            connection.query(self._text(sql, statement.params))
+            connection.query(filled_in(sql, statement.params, self._literal))
         else:
             until = clock() + limit
             if statement.prepare and self._prepares:
@@ -134,7 +143,7 @@ class MySQLConnection(RawConnection):
 
     def send(self, statement: Statement) -> None:
         """See RawConnection.send()."""
-        self._connection.send_query(self._text(statement.sql, statement.params))
+        self._connection.send_query(filled_in(statement.sql, statement.params, self._literal))
 
     hears: ClassVar[bool] = True
 
@@ -173,24 +182,16 @@ class MySQLConnection(RawConnection):
         self._prepared[sql] = execute = f"EXECUTE {name}{using}"
         return execute
 
-    def _text(self, sql: str, params: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
-        literal = self._connection.literal
-        if isinstance(params, tuple):
-            return (sql % tuple(literal(value).decode() for value in params)).encode()
-        literals = {}
-        for name, value in params.items():
-            # The driver's own way costs three times as much, and a text has a dozen literals.
-            if type(value) is str:
-                literals[name] = self._escape(value.encode()).decode()
-            elif type(value) is int or type(value) is bool:
-                literals[name] = str(value)
-            elif type(value) is float and math.isfinite(value):
-                number = repr(value)
-                # Without an exponent it would be a DECIMAL.
-                literals[name] = number if "e" in number else f"{number}e0"
-            else:
-                literals[name] = literal(value).decode()
-        return (sql % literals).encode()
+    def _literal(self, value: Any) -> str:
+        # The driver's own way costs three times as much, and a text has a dozen literals.
+        if type(value) is str:
+            return str(self._escape(value.encode()).decode())
+        if type(value) is int or type(value) is bool:
+            return str(value)
+        if type(value) is float and math.isfinite(value):
+            number = repr(value)
+            return number if "e" in number else f"{number}e0"  # else it would be a DECIMAL
+        return str(self._connection.literal(value).decode())
 
 
 class WaitingMySQLConnection(MySQLConnection):
@@ -277,7 +278,7 @@ class PsycopgConnection(RawConnection):
         if not statement.prepare or (
             before and last not in self._prepared and not self._prepared.is_due(last)
         ):
-            self._pgconn.send_query(self._text(sql, params))
+            self._pgconn.send_query(filled_in(sql, params, self._literal))
             return None
         assert not isinstance(params, tuple), "what is prepared has named parameters"
         if not before:
@@ -332,11 +333,6 @@ class PsycopgConnection(RawConnection):
             return sql % ()
         name, order = self._prepared.get(sql) or self._prepare(sql, until)
         return f"EXECUTE {name.decode()} ({', '.join([literals[key] for key in order])})"
-
-    def _text(self, sql: str, params: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
-        if isinstance(params, tuple):
-            return (sql % tuple(map(self._literal, params))).encode()
-        return (sql % {name: self._literal(value) for name, value in params.items()}).encode()
 
     def _literal(self, value: Any) -> str:
         # The usual way costs ten times as much.
