@@ -128,7 +128,7 @@ def open_session(
     nowhere is anything prepared. None finds out whether PostgreSQL has a pooler, and takes each for
     one of that kind.
     """
-    until = clock() + limit
+    until, target = clock() + limit, target_of(current_settings(database))
     settings = {**current_settings(database), "AUTOCOMMIT": True, "TIME_ZONE": None}
     engine: Any = type(connections[database])
     wrapper = _without_pool(engine)(settings, database)
@@ -136,9 +136,11 @@ def open_session(
     ENGINES[wrapper.vendor].set_options(wrapper.settings_dict["OPTIONS"], limit, timeout, blocking)
     opened = partial(_opened, wrapper, limit, blocking, pooled)
     if ENGINES[wrapper.vendor].in_process:
-        return open_in_process(wrapper, opened)
-    # The driver may have been loaded just now.
-    return connect_with_timeout(until - clock(), opened)
+        session = open_in_process(wrapper, opened)
+    else:  # with what is left of the time: the driver may have been loaded just now
+        session = connect_with_timeout(until - clock(), opened)
+    session.target = target
+    return session
 
 
 @functools.cache

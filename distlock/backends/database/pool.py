@@ -15,7 +15,6 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.connect import (
-    current_settings,
     dialect_for,
     open_session,
     target_of,
@@ -150,7 +149,6 @@ class Pool(Loans):
 
         ``blocking``: its statements may take as long as they like.
         """
-        target = target_of(current_settings(self.database))
         session = open_session(
             self.database,
             self.limit(deadline),
@@ -158,15 +156,10 @@ class Pool(Loans):
             blocking=blocking,
             pooled=self._pooled,
         )
-        try:
-            session.target = target
-            session.dialect = self.dialect_for(session.wrapper)
-            self.schema, self.namespace = session.schema, session.namespace
-            if session.pooled != self.pooled:
-                self._note_pooler(session.pooled)
-        except Exception:  # after an interrupt the garbage collector closes it
-            session.close()
-            raise
+        session.dialect = self.dialect_for(session.wrapper)
+        self.schema, self.namespace = session.schema, session.namespace
+        if session.pooled != self.pooled:
+            self._note_pooler(session.pooled)
         return session
 
     def close(self) -> None:
