@@ -218,7 +218,11 @@ class NodeWatches:
         watch, (reply,) = self.register(path, [GetData(path, True)])
 
         def read(reply: Reply) -> None:
-            self._refuse(path, watch, reply.error)
+            if reply.error is not None:
+                with self._mutex:
+                    removed = self._remove(path, watch)
+                if removed:
+                    watch.settle(error=reply.error)
             if on_read is not None:
                 on_read(reply)
 
@@ -255,13 +259,6 @@ class NodeWatches:
             self._by_path.clear()
         for watch in ended:
             watch.settle(error=ConnectionLoss())
-
-    def _refuse(self, path: str, watch: Reply, error: Exception | None) -> None:
-        if error is not None:
-            with self._mutex:
-                removed = self._remove(path, watch)
-            if removed:
-                watch.settle(error=error)
 
     def _remove(self, path: str, watch: Reply) -> bool:
         """Take a watch out, with the mutex held; False if it has ended. Who takes it settles it."""

@@ -224,17 +224,11 @@ class ZooKeeperStore(RecordReader):
         is abandoned, the servers are asked to forget it.
         """
         client, node = self._client(), DirectoryNode(self._path(directory))
+        path = node.path if key is None else node.record(key)
+        children = [GetChildren2(path, True)] if key is None else []
         # A node that is not there is watched, too: until it comes, or the watch is cancelled.
-        if key is None:
-            path = node.path
-            requests = [Stat(path, True), GetChildren2(path, True)]
-        else:
-            path = node.record(key)
-            requests = [Stat(path, True)]
-        watch, replies = client.watches.register(path, requests)
-
-        def cancel() -> None:
-            client.watches.cancel(path, watch)
+        watch, replies = client.watches.register(path, [Stat(path, True), *children])
+        cancel = partial(client.watches.cancel, path, watch)
 
         def stop() -> None:
             # The garbage collector may call this in a thread that has a mutex of the client.
