@@ -199,7 +199,7 @@ class EtcdContender:
 
     def _position(self, reply: EtcdReply, start: int = 0) -> QueuePosition:
         """Return what the operations from ``start`` on have read, see _looks()."""
-        places = [] if self._place is None else [*map(EtcdKey.read, reply.found(start + 1))]
+        places = [] if self._place is None else [*map(EtcdKey.of, reply.found(start + 1))]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
         position = QueuePosition(reply.revision, EtcdKey.first(reply, start), own, ahead)

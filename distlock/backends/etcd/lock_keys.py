@@ -161,30 +161,26 @@ class KeyData:
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdKey:
+class EtcdKey(KeyValue):
     """A key of a lock, as read from the cluster."""
 
-    key: str
     name: str
     kind: str
     nonce: str
-    created: int
-    modified: int
-    lease: int
     data: KeyData
 
     @classmethod
-    def read(cls, kv: KeyValue) -> EtcdKey:
+    def of(cls, kv: KeyValue) -> EtcdKey:
         kind, last = kv.key.split("/")[-2:]
         nonce = last.lstrip(_RESERVED).partition("-")[0]
-        name = name_of(kv.key)
+        revisions = kv.created, kv.modified
         data = KeyData.read(kv.value)
-        return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, data)
+        return cls(kv.key, kv.value, *revisions, kv.lease, name_of(kv.key), kind, nonce, data)
 
     @classmethod
     def first(cls, reply: EtcdReply, operation: int = 0) -> EtcdKey | None:
         """Return the first key that an operation of a transaction has read."""
-        return next((cls.read(kv) for kv in reply.found(operation)), None)
+        return next((cls.of(kv) for kv in reply.found(operation)), None)
 
     @property
     def token(self) -> int:
@@ -288,4 +284,4 @@ class LockReader:
             reads = [get(key, prefix=True) for key in keys]
             reply = self._client.do(reads, self._deadline)
             for number, name in enumerate(some):
-                yield info_of(name, self._alias, map(EtcdKey.read, reply.found(number)))
+                yield info_of(name, self._alias, map(EtcdKey.of, reply.found(number)))
