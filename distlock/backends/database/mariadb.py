@@ -19,11 +19,10 @@ from distlock.backends.database.record_sql import (
     RecordSQL,
     by_shape,
 )
-from distlock.backends.database.sql import TABLE, Dialect, keys_of
+from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Result, Statement, in_list, named_values
 from distlock.backends.open_transactions import SEES_COMMITS
 from distlock.backends.store import Address
-from distlock.types.lease import Lease
 
 _MINE = "nonce = VALUES(nonce)"
 
@@ -48,6 +47,9 @@ class MySQL(Dialect):
     # To compare the names themselves takes four times as long. Each number has 32 bits.
     GROUPED: ClassVar[str] = "MIN(host)"
     BY_HOST: ClassVar[str] = "CRC32(host), CRC32(REVERSE(host))"
+    # Galera compares what transactions at different nodes have changed, not what they have locked:
+    # the row must be another afterwards.
+    GUARD: ClassVar[str] = "expires_at = expires_at + INTERVAL 1 MICROSECOND"
 
     def _write(self) -> str:
         # Assignments are made from left to right, and later ones see what earlier ones have
@@ -90,12 +92,6 @@ ON DUPLICATE KEY UPDATE
     def ends_within(self, seconds: str) -> str:
         # Its other form, a time of each row's own, takes twice as long.
         return f"TIMESTAMPDIFF(MICROSECOND, {self.NOW}, expires_at) <= ({seconds}) * 1000000"
-
-    def guard(self, lease: Lease, table: str = TABLE) -> Statement:
-        # Galera compares what transactions at different nodes have changed, not what they have
-        # locked: the row must be another afterwards.
-        later = "expires_at = expires_at + INTERVAL 1 MICROSECOND"
-        return self.leases._replace(table=table).update(later, *keys_of([lease]))
 
 
 class MariaDB(MySQL):

@@ -63,6 +63,8 @@ class Dialect:
     #: what makes a SELECT lock its rows, and leave out those that others keep locked; "" if nothing
     FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
     SKIP_LOCKED: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
+    #: what guard() assigns to a row; "" if to lock it is enough
+    GUARD: ClassVar[str] = ""
     #: a time as it is read
     READ: ClassVar[str] = "{0}"
     #: the conditions that ``{0}`` has what is searched for in it, begins with it, and is it, in
@@ -285,7 +287,10 @@ class Dialect:
         Returns or changes one row if it was. Runs on the caller's connection, about whose session
         nothing is known; ``table`` is how the table is found there.
         """
-        return self.leases._replace(table=table).running(*keys_of([lease]), locking=" FOR UPDATE")
+        rows, keys = self.leases._replace(table=table), keys_of([lease])
+        if self.GUARD:
+            return rows.update(self.GUARD, *keys)
+        return rows.running(*keys, locking=" FOR UPDATE")
 
     def reads_snapshot(self, connection: Any) -> bool:
         """Return whether the caller's open transaction cannot lock what was changed after it began.

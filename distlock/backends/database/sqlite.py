@@ -33,7 +33,7 @@ from distlock.backends.database.record_sql import (
     RecordSQL,
     by_shape,
 )
-from distlock.backends.database.sql import TABLE, Dialect, keys_of
+from distlock.backends.database.sql import Dialect
 from distlock.backends.database.sqlite_session import in_transaction
 from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.store import Address
@@ -69,8 +69,9 @@ class SQLite(Dialect):
     )
     GREATEST: ClassVar[str] = "max"
     UNITS: ClassVar[int] = 1000
-    # It has no locks of rows.
+    # It has no locks of rows; but there is only one writer at a time.
     FOR_UPDATE: ClassVar[str] = ""
+    GUARD: ClassVar[str] = "expires_at = expires_at"
     # LOWER() takes three times as long, and knows no other letters than this.
     CONTAINS: ClassVar[str] = "{0} LIKE '%%' || %(search)s || '%%' ESCAPE '!'"
     BEGINS: ClassVar[str] = "{0} LIKE %(search)s || '%%' ESCAPE '!'"
@@ -85,12 +86,6 @@ class SQLite(Dialect):
     def ends_within(self, seconds: str) -> str:
         # Its other form, a text of each row's time, takes twice as long.
         return f"(julianday(expires_at) - julianday('now')) * 86400.0 <= ({seconds})"
-
-    def guard(self, lease: Lease, table: str = TABLE) -> Statement:
-        # Rows cannot be locked; but there is only one writer at a time.
-        return self.leases._replace(table=table).update(
-            "expires_at = expires_at", *keys_of([lease])
-        )
 
     def reads_snapshot(self, connection: Any) -> bool:
         return True
