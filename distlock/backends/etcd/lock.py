@@ -25,7 +25,7 @@ from distlock.backends.etcd.options import DEFAULTS, EtcdOptions
 from distlock.backends.etcd.store import EtcdStore
 from distlock.backends.reading import BackendWithNames
 from distlock.types.lease import Claim, Lease, SweepResult
-from distlock.types.owners import is_named
+from distlock.types.owners import is_named, reserved_owner
 
 
 class EtcdBackend(BackendWithNames):
@@ -117,11 +117,10 @@ class EtcdBackend(BackendWithNames):
         ttl = whole_seconds(seconds)
         new = self.client.grant(ttl, deadline)
         key = f"{keys.reservations_of(lease.nonce)}{new.id:x}"
-        data = entry.data
-        if data.token is None:
-            data = data.reserved_for(lease, seconds, new.ttl)
-        else:
-            data = data.renewed_for(seconds, new.ttl)
+        data = entry.data.renewed_for(seconds, new.ttl)
+        if data.token is None:  # it is not reserved yet
+            nobody = reserved_owner(data.owner, lease.nonce)
+            data = replace(data, owner=nobody, renews=False, token=lease.token)
         reply = self.client.txn(
             [created(entry.key, entry.created)],
             [put(key, data.to_value(), new.id), delete(entry.key)],

@@ -16,8 +16,8 @@ from typing import Any
 
 from distlock.backends.etcd.client import EtcdClient
 from distlock.backends.etcd.messages import MOST_OPERATIONS, EtcdReply, KeyValue, get, get_from
-from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner, State, Waiting
-from distlock.types.owners import is_named, reserved_owner
+from distlock.types.lease import Claim, Holder, LockInfo, Owner, State, Waiting
+from distlock.types.owners import is_named
 from distlock.types.values import batches
 
 #: The kinds of keys.
@@ -103,18 +103,6 @@ class KeyData:
     def renewed_for(self, seconds: float, ttl: int) -> KeyData:
         """Return the value of the key when its lease is renewed."""
         return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
-
-    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> KeyData:
-        """Return what a key says for nobody, after the holder has left."""
-        return replace(
-            self,
-            owner=reserved_owner(self.owner, lease.nonce),
-            lasts=seconds,
-            ttl=ttl,
-            renewed=_now(),
-            renews=False,
-            token=lease.token,
-        )
 
     @property
     def until(self) -> datetime:
