@@ -92,11 +92,6 @@ def mark_of(directory: str, made: str) -> str:
     return f"{directory}/{_MADE}{made}"
 
 
-def is_mark(component: str) -> bool:
-    """Return whether a child of a directory is that child, and no record."""
-    return component.startswith(_MADE)
-
-
 @dataclass(frozen=True, slots=True)
 class RecordNode:
     """The node of a record as it was read."""
@@ -349,7 +344,7 @@ class RecordReader(RecordStore):
             if listing is None:
                 return [], {}, None, None
             children, stat = listing
-            keys = [unescaped(child) for child in children if not is_mark(child)]
+            keys = [unescaped(child) for child in children if not child.startswith(_MADE)]
             now = records_at(client, dict(zip(again, map(client.found, replies), strict=True)))
             paths = {key: f"{path}/{escaped(key)}" for key in choose(keys, now)}
             new = [each for each in paths.values() if each not in now]
