@@ -229,6 +229,4 @@ class LocalBackend(BaseBackend):
 
 
 def _is_again(claim: Claim, other: Claim) -> bool:
-    if claim.nonce == other.nonce:
-        return True
-    return is_named(claim.owner) and claim.owner == other.owner
+    return claim.nonce == other.nonce or (is_named(claim.owner) and claim.owner == other.owner)
