@@ -280,12 +280,11 @@ class DatabaseBackend(DatabaseReader):
         def free(connection: Connection) -> bool:
             nonlocal broken
             dialect, ask = connection.dialect, connection.ask
-            rows = dialect.rows(ask(dialect.one(name, for_update=True)))
-            if not rows or rows[0].token != token:
+            row = next(iter(dialect.rows(ask(dialect.one(name, for_update=True)))), None)
+            if row is None or row.token != token:
                 return False
-            if rows[0].free:
+            if row.free:
                 return broken is not None  # done, but the answer was lost
-            row = rows[0]
             rest = (row.until - row.now).total_seconds()
             claim = Claim(name, owner_of(row), rest, row.description, row.nonce)
             broken = claim.granted(token, clock())
