@@ -1,4 +1,4 @@
-"""What is read of directories and of locks; and what many recipes read together."""
+"""Reading of directories and of locks; and what many recipes read together."""
 
 from __future__ import annotations
 

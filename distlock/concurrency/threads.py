@@ -271,8 +271,8 @@ class ThreadOnDemand(ABC, Generic[T]):
     def _may_end(self, wakeups: WaitQueue[T], work: Callable[[], object]) -> bool:
         """Return whether the thread is to end: unless ``work()`` has come just before.
 
-        Who has work notes it, then reads ``_wakeups``. This writes ``_wakeups``, then looks for
-        work; if that takes the lock of a dictionary or a set, one of the two sees the other.
+        Another thread notes its work, then reads ``_wakeups``. This writes ``_wakeups``, then looks
+        for work; if that takes the lock of a dictionary or a set, one of the two sees the other.
         """
         if self._wakeups is wakeups:
             self._wakeups = None
