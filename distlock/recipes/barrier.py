@@ -157,6 +157,7 @@ class BaseBarrier(Recipe):
                     raise self._error(joined.result)
                 self._keep(None)
             else:  # all have come: it need not look first
+                self._party = None  # here, where an interrupt finds it in or leads to clean_up()
                 yield from self._say_ready(inside, deadline)
             grace = 0.0 if inside else self._backend.settings.lease
             place, removed = yield from self._waiting(party, deadline, grace, passes)
@@ -364,7 +365,7 @@ class DoubleBarrier(Block, BaseBarrier):
         Raises LockNotHeld if this object has not entered, and the errors of Barrier.wait().
         """
         deadline = deadline_of(timeout)
-        party, self._party = self._party, None
+        party = self._party
         if party is None or party.lease is None:
             raise LockNotHeld(f"{self}: this object has not entered")
         return self._meet(deadline, party)

@@ -2,12 +2,14 @@
 
 import json
 import threading
+import time
 
 import psycopg
 import pytest
 from django.db import connections
 
 from distlock import locks
+from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import listen_key
 from distlock.backends.database.mariadb import MySQLRecords
 from distlock.backends.database.postgresql import PostgreSQLRecords
@@ -15,7 +17,7 @@ from distlock.backends.store import Delete, Exists, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.database.records import EVERYWHERE, ON_MARIADB, ON_POSTGRESQL
+from tests.database.records import EVERYWHERE, ON_MARIADB, ON_POSTGRESQL, ON_SERVERS
 from tests.databases import moved, publish
 from tests.servers.pgbouncer import PgBouncer
 
@@ -214,6 +216,36 @@ def test_no_change_is_missed_between_a_look_and_a_sleep(store, make, name, seldo
 
 
 @ON_MARIADB
+@pytest.mark.parametrize("key", ["a", None])
+def test_who_waits_for_what_is_not_there_yet_asks_seldom(store, name, sql, key):
+    def questions():
+        ((_, number),) = sql("SHOW GLOBAL STATUS LIKE 'Questions'")
+        return int(number)
+
+    watch = store.watch(name, 0, key)
+    before = questions()
+    time.sleep(2)
+    assert questions() - before < 200
+    watch.abandon()
+
+
+@ON_MARIADB
+def test_who_sleeps_in_the_server_hears_its_own_process(make, name, sql, seldom):
+    """A watch of what has changed already is answered, while the thread sleeps for another one."""
+    eventually(lambda: not sleepers(sql))
+    store, other = (make(wait="auto", timeout=9 * PATIENCE).store for _ in "ab")
+    first = store.watch(name, store.apply(name, [Put("a", 1)]))
+    changed, revision = f"{name}:2", store.apply(f"{name}:2", [Put("a", 1)])
+    other.apply(changed, [Put("a", 2)])
+    eventually(lambda: sleepers(sql))
+    time.sleep(0.5)  # for anything that comes before the answer
+    assert store.watch(changed, revision).wait(clock() + PATIENCE)
+    eventually(lambda: sleepers(sql))
+    other.apply(name, [Put("a", 2)])
+    assert first.wait(clock() + PATIENCE)
+
+
+@ON_MARIADB
 def test_nobody_is_woken_by_what_nobody_waits_for(store, make, name, sql):
     eventually(lambda: not sleepers(sql))
     before = kills(sql)
@@ -257,9 +289,24 @@ def test_a_sleeper_whose_session_was_ended_wakes_everybody(store, name, sql, sel
     assert watch.wait(clock() + PATIENCE)
 
 
+@ON_SERVERS
+def test_without_a_session_to_listen_it_looks_by_itself(store, make, name, monkeypatch):
+    """The server has none left, and the pool keeps the one that it has."""
+
+    def refused():
+        raise errors.NoSession("too many connections")
+
+    other = make(wait="auto").store
+    revision = store.apply(name, [Put("a", 1)])
+    monkeypatch.setattr(store._pool, "open", refused)
+    watch = store.watch(name, revision, "a")
+    other.apply(name, [Put("a", 2)])
+    assert watch.wait(clock() + PATIENCE)
+
+
 @ON_MARIADB
 def test_who_may_not_wake_others_changes_all_the_same(store, make, name, sql):
-    """The server refuses to let one user end what another one does."""
+    """The server refuses to let one user end what another one does. That costs no session."""
     sql("CREATE USER IF NOT EXISTS other@'%' IDENTIFIED BY 'other'")
     sql("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO other@'%'")
     watch = store.watch(name, store.apply(name, [Put("a", 1)]))
@@ -267,7 +314,9 @@ def test_who_may_not_wake_others_changes_all_the_same(store, make, name, sql):
     known = {**connections.settings["mariadb"]}
     publish("mariadb", {"USER": "other", "PASSWORD": "other"})
     try:
-        assert make(wait="auto").store.apply(name, [Put("a", 2)])
+        other = make(wait="auto", idle=60).store
+        assert other.apply(name, [Put("a", 2)])
+        assert other._pool.unused == 1
     finally:
         publish("mariadb", {part: known[part] for part in ("USER", "PASSWORD")})
     assert watch.wait(clock() + PATIENCE)

@@ -14,7 +14,7 @@ from threading import BrokenBarrierError
 
 import pytest
 
-from distlock import LockError, LockLost, LockUnavailable, locks
+from distlock import LockError, LockLost, LockNotHeld, LockUnavailable, locks
 from distlock.backends import background
 from distlock.backends.store import Delete, Put
 from distlock.concurrency.clock import clock
@@ -439,6 +439,24 @@ class TestLeases:
             if interrupt is None:
                 assert moment > 50, "the interrupts did not reach the code"
                 return
+
+    def test_an_interrupt_as_it_leaves_a_double_barrier(self, threads):
+        """It is inside still, or the others are told: also without the garbage collector."""
+        gc.disable()
+        try:
+            for moment in itertools.count(1, 6):
+                first, other = inside(threads, uuid.uuid4().hex)
+                leaving = threads.submit(other.leave, 2 * PATIENCE)
+                interrupt = interrupted(first.leave, moment)
+                with suppress(LockNotHeld):
+                    first.leave(PATIENCE)
+                with suppress(BrokenBarrierError):
+                    leaving.result(PATIENCE)
+                if interrupt is None:
+                    assert moment > 50, "the interrupts did not reach the code"
+                    return
+        finally:
+            gc.enable()
 
     @pytest.mark.slow
     def test_an_interrupt_while_entering_or_leaving_a_double_barrier(self):

@@ -99,6 +99,8 @@ _LOCKED = "another transaction keeps the row of the lock, or the whole table, lo
 _MYSQL: dict[int, type[StatementFailed]] = {
     1205: RowLocked,  # ER_LOCK_WAIT_TIMEOUT
     3572: RowLocked,  # ER_LOCK_NOWAIT
+    1094: Refused,  # ER_NO_SUCH_THREAD
+    1095: Refused,  # ER_KILL_DENIED_ERROR
     1044: NoRight,  # ER_DBACCESS_DENIED_ERROR
     1045: NoRight,  # ER_ACCESS_DENIED_ERROR
     1142: NoRight,  # ER_TABLEACCESS_DENIED_ERROR

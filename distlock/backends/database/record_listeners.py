@@ -25,7 +25,6 @@ from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import LISTENER, listen_key, listener_locks
 from distlock.backends.database.connection import DatabaseSession
 from distlock.backends.database.drivers import poll_of
-from distlock.backends.database.mariadb import MySQLRecords
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, ChangeNotice
 from distlock.backends.database.statements import Statement
@@ -38,6 +37,9 @@ _SLOW = 3.0
 _KEEP = 2.0
 #: Seconds in which the server ends a sleep.
 _WAKES_WITHIN = 0.1
+#: Seconds after which the server ends the session of a process that it does not hear from, and
+#: frees its locks: that is more than twice the longest pause of one that watches.
+_SILENCE = 10
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,14 +52,16 @@ class RecordWatch:
     pending: Pending[None]
 
 
-#: Whether that has changed.
+#: Whether that has changed, by the rules of RecordWatcher: one that is there already is found at
+#: once, so what it does not count as changed would be asked for without a pause.
 _DIRECTORY = (
     f"EXISTS (SELECT 1 FROM {DIRECTORIES}"
     " WHERE name = %(directory{0})s AND revision > %(since{0})s)"
 )
 _RECORD = (
-    f"NOT EXISTS (SELECT 1 FROM {DIRECTORIES} d JOIN {RECORDS} r ON r.directory = d.id"
-    " WHERE d.name = %(directory{0})s AND r.name = %(key{0})s AND r.revision <= %(since{0})s)"
+    f"{_DIRECTORY} AND NOT EXISTS (SELECT 1 FROM {DIRECTORIES} d"
+    f" JOIN {RECORDS} r ON r.directory = d.id WHERE d.name = %(directory{{0}})s"
+    " AND r.name = %(key{0})s AND r.revision <= %(since{0})s)"
 )
 
 
@@ -205,7 +209,8 @@ class SleepListener(RecordListener):
     def _change(self, session: DatabaseSession, new: list[str], old: list[str]) -> None:
         locks = {one: listener_locks(session.namespace, one) for one in (*new, *old)}
         steps = [
-            "SET @distlock = 1 /*M!, max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */"
+            f"SET wait_timeout = {_SILENCE}"
+            " /*M!, max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */"
         ]
         if not self._channels:
             steps.append(f"DO GET_LOCK('{self._own}', 0)")
@@ -233,7 +238,9 @@ class SleepListener(RecordListener):
             f" GET_LOCK('{lock}', {most})) FROM DUAL WHERE NOT ({' OR '.join(changed)})"
         )
         try:
-            self._session.send(Statement(MySQLRecords.PRIMARY + wait, values))
+            # The other statement only sends it to the primary. The answer to one in front of it
+            # would come at once, and a driver that reads that waits for the rest.
+            self._session.send(Statement(f"{wait}; DO 0", values))
         except Exception:
             self.close()
             raise

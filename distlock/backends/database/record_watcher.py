@@ -162,10 +162,7 @@ class RecordWatcher(ThreadOnDemand[None]):
                 rest = last_watch + _LINGER - clock()
                 if watches:
                     # Listen before looking: changes after the look are notified.
-                    channels = {
-                        self._sql.channel_of(one.directory, one.key) for one in watches.copy()
-                    }
-                    listening = listener is not None and listener.listen(channels)
+                    listening = listener is not None and self._listens_with(listener)
                     first_end = self._look(all_of_them=failed)
                     pause = listener.pause(pauses) if listener and listening else next(pauses)
                     rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
@@ -180,6 +177,18 @@ class RecordWatcher(ThreadOnDemand[None]):
                 alarm.wait(_RETRY_PAUSE)
         if listener is not None:
             listener.close()
+
+    def _listens_with(self, listener: RecordListener) -> bool:
+        """Return whether changes from now on are heard, of all that is watched."""
+        watches = self._watches.copy()
+        try:
+            return listener.listen(
+                {self._sql.channel_of(one.directory, one.key) for one in watches}
+            )
+        except errors.ConnectionLost:
+            raise
+        except errors.StatementFailed:
+            return False  # the server may have no session for it, or no more locks
 
     def _is_over(self, last_watch: float) -> bool:
         """Return whether it is some time after the last watch, or after close().
