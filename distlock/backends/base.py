@@ -108,9 +108,6 @@ class BaseBackend(ABC):
     first_pause: ClassVar[float] = 0.005
     longest_pause: ClassVar[float] = 0.25
 
-    #: what _make_store() has made, if the backend keeps records
-    _store: RecordStore
-
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         """Check ``params``, the dictionary ``DISTLOCK[alias]``; nothing is connected to yet.
 
@@ -159,15 +156,12 @@ class BaseBackend(ABC):
     def store(self) -> RecordStore:
         """The small records that recipes are built on, beside the locks; asks nobody yet.
 
-        There is one: two would not know each other's sessions. NotSupported where there is none.
+        NotSupported where the backend has none.
         """
-        try:
-            return self._store
-        except AttributeError:
-            raise NotSupported(
-                f"DISTLOCK[{self.alias!r}]: {type(self).__name__} keeps locks only, and no records"
-                " for semaphores and the like"
-            ) from None
+        raise NotSupported(
+            f"DISTLOCK[{self.alias!r}]: {type(self).__name__} keeps locks only, and no records for"
+            " semaphores and the like"
+        )
 
     # Taking and leaving
 

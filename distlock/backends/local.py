@@ -62,6 +62,11 @@ class LocalBackend(BaseBackend):
         self._mutex = threading.Lock()
         self._held: dict[str, _Grant] = {}
 
+    @property
+    def store(self) -> LocalStore:
+        """See BaseBackend.store. Two of them would be two sets of records."""
+        return self._store
+
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         with self._mutex:
             held = self._held.get(claim.name)

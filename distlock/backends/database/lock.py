@@ -64,7 +64,6 @@ class DatabaseBackend(DatabaseReader):
         "sessions": 4,
         "waiters": 8,
     }
-    _store: DatabaseStore
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
@@ -113,6 +112,11 @@ class DatabaseBackend(DatabaseReader):
         if why := refusal(wrapper):
             self.settings.refuse(f"{refused}: {why}")
         return ENGINES[wrapper.vendor]
+
+    @property
+    def store(self) -> DatabaseStore:
+        """See BaseBackend.store."""
+        return self._store
 
     # Taking and leaving
 
@@ -330,7 +334,7 @@ class DatabaseBackend(DatabaseReader):
         """See BaseBackend.close()."""
         if self.waits:
             self.waits.close()
-        self._store.close()
+        self.store.close()
         self.pool.close()
 
     def checks(self) -> Iterable[CheckMessage]:

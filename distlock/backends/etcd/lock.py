@@ -58,6 +58,11 @@ class EtcdBackend(BackendWithNames):
         self._store = self._make_store(EtcdStore, self.client)
         self._leases = Leases(self.client)
 
+    @property
+    def store(self) -> EtcdStore:
+        """See BaseBackend.store."""
+        return self._store
+
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:

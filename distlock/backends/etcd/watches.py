@@ -58,13 +58,6 @@ class KeyWatch:
         return self._cancel(self)
 
 
-def _create(followed: _Followed) -> Json:
-    """Return the request to follow something from now on."""
-    key, prefix, deletes_only = followed.target
-    how: Json = {"filters": ["NOPUT"]} if deletes_only else {}
-    return {"create_request": {**key_range(key, prefix), "watch_id": followed.number, **how}}
-
-
 class Watches(ThreadOnDemand[None]):
     """All watches of a process in one cluster, and the thread that reads their stream.
 
@@ -203,8 +196,10 @@ class Watches(ThreadOnDemand[None]):
         # A second look: add() may have found a key that is now left out, and have woken nobody.
         for target in self._wanted() - followed.keys():
             self._last_number += 1
-            followed[target] = one = _Followed(target, self._last_number)
-            requests.append(_create(one))
+            followed[target] = _Followed(target, self._last_number)
+            key, prefix, deletes_only = target
+            how = key_range(key, prefix) | ({"filters": ["NOPUT"]} if deletes_only else {})
+            requests.append({"create_request": {"watch_id": self._last_number, **how}})
         return requests
 
     def _wanted(self) -> set[Target]:

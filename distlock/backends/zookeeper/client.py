@@ -279,10 +279,6 @@ class ContenderNode:
     czxid: int
     created_after: float  # of clock()
 
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
 
 @dataclass(slots=True, eq=False)
 class Grant:

@@ -164,7 +164,7 @@ class ZooKeeperContender:
                     queue = yield from find_queue()
                     if self._pending.abandoned:
                         return
-                    own = self._node.name if self._node else ""
+                    own = self._node.path.rpartition("/")[2] if self._node else ""
                     if own not in queue:  # someone removed it
                         find_queue = self._join
                         continue

@@ -56,6 +56,11 @@ class ZooKeeperBackend(BackendWithNames):
         self._connecting = threading.Lock()
         self._grants = Grants(self.tell_lost)
 
+    @property
+    def store(self) -> ZooKeeperStore:
+        """See BaseBackend.store. Of two of them, one would not know the other's sessions."""
+        return self._store
+
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
