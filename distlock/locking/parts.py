@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Self, TypeVar
@@ -17,8 +16,6 @@ from distlock.locking.lock import Lock
 from distlock.locking.until_commit import warn_if_uncommitted
 from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import is_named
-
-logger = logging.getLogger("distlock")
 
 T = TypeVar("T")
 

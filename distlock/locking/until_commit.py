@@ -8,7 +8,6 @@ it inside a transaction warns.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import warnings
@@ -47,8 +46,6 @@ from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, LockKey, Owner
 from distlock.types.owners import callers_level
 from distlock.types.values import Release
-
-logger = logging.getLogger("distlock")
 
 COMMIT: Release = "commit"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from json import JSONEncoder
-from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
@@ -43,7 +43,6 @@ from distlock.types.values import (
     waiting_limit,
 )
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Writes what JSON cannot say by itself, as that of Django's JSONField.
