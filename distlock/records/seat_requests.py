@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distlock.backends.store import (
     Absent,
@@ -132,6 +132,7 @@ class Look:
     turn: Availability = Availability(False)
 
 
+@dataclass(eq=False)
 class SeatRequests:
     """Asks for seats in the store of one backend.
 
@@ -139,25 +140,16 @@ class SeatRequests:
     of the process. Other leases have sessions of their own.
     """
 
-    def __init__(
-        self,
-        store: RecordStore,
-        session: ProcessSession,
-        alias: str,
-        shared_lease: float | None,
-        late_requests: bool,
-    ) -> None:
-        """``shared_lease``: the length of the leases that share the session; None for all.
-
-        ``late_requests``: whether a request may be carried out after its claim was cancelled.
-        """
-        self._store = store
-        #: that of the process, for many records
-        self.session = session
-        self._alias = alias
-        self._shared_lease, self._late_requests = shared_lease, late_requests
-        #: by the nonce of each lease, the session that its seats are bound to, as it was then
-        self.sessions: dict[str, Session] = {}
+    _store: RecordStore
+    #: that of the process, for many records
+    session: ProcessSession
+    _alias: str
+    #: the length of the leases that share the session; None for all
+    _shared_lease: float | None
+    #: whether a request may be carried out after its claim was cancelled
+    _late_requests: bool
+    #: by the nonce of each lease, the session that its seats are bound to, as it was then
+    sessions: dict[str, Session] = field(default_factory=dict)
 
     def look(
         self,
