@@ -104,10 +104,6 @@ class Ticket:
             return task is None or runs_the_loop(task)
         return task is not None and thread_awaiting(task) is self.thread
 
-    def waiting(self, now: float) -> Waiting:
-        """Return who waits, for people to read; ``now`` is a time of clock()."""
-        return Waiting.of(self.owner, now - self.since)
-
 
 class LocalQueue:
     """All queues of a process. The first in a queue has the turn, and keeps it until it leaves."""
@@ -183,7 +179,7 @@ class LocalQueue:
                 if ticket.key == key and not ticket.called
             )
         in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
-        return tuple(ticket.waiting(now) for ticket in in_order)
+        return tuple(Waiting.of(ticket.owner, now - ticket.since) for ticket in in_order)
 
     def behind(self, alias: str) -> Counter[str]:
         """Return how many wait here behind others, by the name of the lock."""
@@ -308,13 +304,6 @@ class WaitingCounts:
         elif backend in self._said:
             backend.store.apply(_DIRECTORY, [Delete(self._key)])
             del self._said[backend]
-
-
-def counted_queue() -> LocalQueue:
-    """Return a local queue whose numbers are written down."""
-    queue = LocalQueue()
-    queue.on_wait = WaitingCounts(queue).note
-    return queue
 
 
 @dataclass(frozen=True, slots=True)
