@@ -133,16 +133,12 @@ class MultiLock(BlockLock):
         """
         if asyncio._get_running_loop() is not None:
             refuse_in_event_loop("MultiLock.release")
-        owner = current_actor().owner
-        if must_leave_elsewhere():
-            EnteredLocks.once(self._parts, owner).leave_soon()
-        else:
-            self._release(owner)
+        soon = must_leave_elsewhere()
+        self._leave(self._current_owner, None, soon=soon, is_here=True)
 
     async def arelease(self) -> None:
         """See release()."""
-        refuse_reentry()
-        await self._arelease(current_actor().owner)
+        await self._aleave(self._current_owner, None, soon=False)
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the locks again. See Lock."""
@@ -165,7 +161,8 @@ class MultiLock(BlockLock):
             with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
                 yield self
             return
-        parts, leave = checked_for_atomic(self._parts), partial(self._release, self._current_owner)
+        leave = partial(self._leave_atomic, self._current_owner)
+        parts = checked_for_atomic(self._parts)
         with transaction_under(self, parts, using, leave, repr(self)):
             yield self
 
@@ -246,9 +243,11 @@ class MultiLock(BlockLock):
     async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         if soon:
             EnteredLocks.once(self._parts, owner).leave_soon()
-        else:
-            refuse_reentry()
-            await self._arelease(owner, exc)
+            return
+        refuse_reentry()
+        entered = EnteredLocks.once(self._parts, owner)
+        await arun(entered.or_leave(entered.leaving()))
+        entered.raise_or_note(exc)
 
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
         """Take all locks or none; return who has them, None if someone else has one of them."""
@@ -258,7 +257,7 @@ class MultiLock(BlockLock):
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         owner = run(entered.or_leave(self._taking(entered, wait, deadline)))
-        entered.raise_errors()
+        entered.raise_or_note()
         return owner
 
     async def _aacquire(
@@ -268,7 +267,7 @@ class MultiLock(BlockLock):
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         owner = await arun(entered.or_leave(self._taking(entered, wait, deadline)))
-        entered.raise_errors()
+        entered.raise_or_note()
         return owner
 
     def _taking(
@@ -297,19 +296,9 @@ class MultiLock(BlockLock):
     def _busy(self, options: LockOptions) -> LockBusy:
         return self._busy_part._busy(options)
 
-    def _release(
-        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
-    ) -> None:
-        is_here = owner == current_actor().owner
-        EnteredLocks.once(self._parts, owner).release(body_error, is_here, is_part)
-
-    async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
-        entered = EnteredLocks.once(self._parts, owner)
-        await arun(entered.or_leave(entered.leaving()))
-        if body_error is not None:
-            entered.add_errors_to(body_error)
-            return
-        entered.raise_errors()
+    def _leave_atomic(self, owner: Owner, error: BaseException | None, is_part: bool) -> None:
+        is_here = owner == self._current_owner
+        EnteredLocks.once(self._parts, owner).release(error, is_here, is_part)
 
     @classmethod
     def _over(cls, names: Sequence[str], **options: Any) -> Self:

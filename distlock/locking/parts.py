@@ -136,11 +136,8 @@ class EnteredLocks:
                 self._keep_until_commit(is_part)
         finally:  # also after an interrupt
             self.leave_all()
-        if body_error is not None:
-            self.add_errors_to(body_error)
-            return
-        self.raise_errors()
-        for part in self._freed if is_here and not is_part else ():
+        self.raise_or_note(body_error)
+        for part in self._freed if is_here and not is_part and body_error is None else ():
             warn_if_uncommitted(part._key, part._is_until_commit)
 
     def or_leave(self, steps: Steps[T], tries: int = _TRIES) -> Steps[T]:
@@ -160,7 +157,7 @@ class EnteredLocks:
                     yield from self.or_leave(self.leaving(), tries - 1)
             finally:
                 yield from self.leaving()
-            self.add_errors_to(error)
+            self.raise_or_note(error)
             raise
 
     def leave_all(self) -> None:
@@ -176,15 +173,14 @@ class EnteredLocks:
         self._entries = []
         call_elsewhere(rest.leave_all)
 
-    def raise_errors(self) -> None:
-        """Raise the worst of the errors of leaving, if there were any."""
-        raise_worst(self._errors)
-
-    def add_errors_to(self, error: BaseException) -> None:
-        """Note the errors of leaving on one that the caller must see."""
+    def raise_or_note(self, body_error: BaseException | None = None) -> None:
+        """Raise the worst of the errors of leaving; or note them on the body's, which is raised."""
+        if body_error is None:
+            raise_worst(self._errors)
+            return
         for other in self._errors:
-            if str(other) != str(error):  # a loss is reported once
-                add_leave_error(error, other)
+            if str(other) != str(body_error):  # a loss is reported once
+                add_leave_error(body_error, other)
 
 
 def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
