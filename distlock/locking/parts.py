@@ -109,13 +109,13 @@ class EnteredLocks:
         """Leave in reverse order; errors of locks are kept for later."""
         while self._entries:
             part, owner, before = self._entries[-1]
-            if before[1] < 0 or _is_inside(part, owner, before):
+            if before[1] < 0 or part._is_inside(owner, before):
                 try:
                     if (yield from part._leaving(owner, answer_due(self.until))):
                         self._freed.append(part)
                 except LockError as error:
                     # The loss of another lock, in whose body this runs, is to end that.
-                    if isinstance(error, BodyEnded) or _is_inside(part, owner, before):
+                    if isinstance(error, BodyEnded) or part._is_inside(owner, before):
                         raise
                     self._errors.append(error)
             self._entries.pop()
@@ -195,12 +195,6 @@ def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
             f" these are of {', '.join(map(repr, aliases))}"
         )
     return [part for part in parts if isinstance(part, Lock)]
-
-
-def _is_inside(part: BaseLock, owner: Owner, before: tuple[str, int]) -> bool:
-    """Return whether the owner is in a lock more often than before, or in another hold of it."""
-    nonce, count = part._entered(owner)
-    return count > (max(before[1], 0) if nonce == before[0] else 0)
 
 
 def raise_worst(errors: list[LockError]) -> None:

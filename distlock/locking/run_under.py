@@ -28,7 +28,7 @@ from distlock.locking.blocks import holder_message
 from distlock.locking.lock import Lock
 from distlock.locking.shared import Semaphore
 from distlock.types.lease import Lease
-from distlock.types.owners import gevent_patched
+from distlock.types.owners import current_actor, gevent_patched
 from distlock.types.values import checked_count
 
 T = TypeVar("T")
@@ -66,7 +66,8 @@ def run_under(
     left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
     raise. If the body failed, the error of leaving becomes a note of the body's own.
     """
-    before = lock._entered_here()
+    owner = current_actor(lock._options.owner).owner
+    before = lock._entered(owner)
     must_leave = False
     try:
         acquire()
@@ -80,15 +81,9 @@ def run_under(
         return result
     except BaseException as error:  # whatever it is, others wait for the lock
         # An interrupt may have come after the lock was taken, but before acquire() returned.
-        if must_leave or _has_entered_since(lock, before):
+        if must_leave or lock._is_inside(owner, before):
             lock.__exit__(type(error), error, error.__traceback__)
         raise
-
-
-def _has_entered_since(lock: BaseLock, before: tuple[str, int]) -> bool:
-    """Return whether the current owner is in ``lock`` more often than before, lost or not."""
-    nonce, count = lock._entered_here()
-    return count > (before[1] if nonce == before[0] else 0)
 
 
 def busy_error(lock: BaseLock) -> LockBusy:

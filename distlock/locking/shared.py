@@ -246,9 +246,6 @@ class Semaphore(SharedLock):
     def _entered(self, owner: Owner) -> tuple[str, int]:
         return "", sum(hold.entered > 0 for hold in manager().holds.within(self._key, owner))
 
-    def _entered_here(self) -> tuple[str, int]:
-        return self._entered(current_owner())
-
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         return manager().release(self._key, latest_owner(self._key, owner), self, deadline)
 
