@@ -304,19 +304,17 @@ class MultiLock(BlockLock):
     def _over(cls, names: Sequence[str], **options: Any) -> Self:
         """Return a lock of these names, which may be none; see Lock.of()."""
         lock = cls(*(names or ["nothing"]), **options)
-        lock._given, lock._parts = (tuple(names), lock._parts) if names else ((), ())
-        for each in lock._parts:
-            each.name_is_filled_in = True
+        lock._fill_in(names)
         return lock
 
     def _named(self, *names: str) -> MultiLock:
-        lock = copy(self)
-        lock._given = tuple(
-            name if isinstance(part, str) else part._named(name)
-            for part, name in zip(self._given, names, strict=True)
-        )
-        lock._parts = sorted_parts(lock._given, lock._new_lock)
-        for each in lock._parts:
-            each.name_is_filled_in = True
+        lock, both = copy(self), zip(self._given, names, strict=True)
+        lock._fill_in([name if isinstance(part, str) else part._named(name) for part, name in both])
         lock._blocks = ActiveBlocks()
         return lock
+
+    def _fill_in(self, given: Sequence[str | BaseLock]) -> None:
+        """Lock these, whose names are no templates any more."""
+        self._given, self._parts = tuple(given), sorted_parts(given, self._new_lock)
+        for part in self._parts:
+            part.name_is_filled_in = True
