@@ -86,7 +86,7 @@ class Availability:
     - ``overdue``: the first in line, if it could have its seats now and has not taken them: the key
       of its record, and the session of its process.
     - ``processes``: how many others have to come to nothing before it is this one's turn, see
-      Seats.processes_of().
+      processes_of().
     """
 
     granted: bool
@@ -171,22 +171,14 @@ class Seats:
         free = limit - self.taken
         # The holder of the only seat of a line may be gone, too; see Claim.
         before = [*self.holders, *ahead] if claim.keeps_place else ahead
-        processes = self.processes_of(before, claim)
+        own = self.snapshot.records.get(waiting_key(claim.nonce))
+        processes = processes_of(before, own)
         if ahead:
             first = ahead[0]
             is_due = int(first.value["seats"]) <= free
             overdue = Overdue(first.key, first.session) if is_due else None
             return Availability(False, ahead[-1].key, overdue, processes)
         return Availability(claim.seats <= free, processes=processes)
-
-    def processes_of(self, before: Iterable[Record], claim: Claim) -> int:
-        """Return how many processes the records are of.
-
-        0 if the claim's own process has one: that one notices if those before it are gone.
-        """
-        sessions, own = {record.session for record in before}, waiting_key(claim.nonce)
-        found = self.snapshot.records.get(own)
-        return 0 if found is not None and found.session in sessions else len(sessions)
 
     def passed_by(self, claim: Claim, passed_over: Collection[str | None]) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""
@@ -220,9 +212,8 @@ class Seats:
         _, kind, name = LockKey.of_directory(alias, self.snapshot.directory)
         slots = (self.limit or 0) if kind is Kind.SEMAPHORE else 1
         waiters = tuple(self._waiting(record) for record in self.waiters)
-        info = LockInfo(
-            name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
-        )
+        token = None if self.limit_record is None else self.limit_record.revision  # the last one
+        info = LockInfo(name, alias, token=token, waiters=waiters, kind=kind, slots=slots)
         if not self.holders:
             return info
         first, *others = map(self.holder, self.holders)
@@ -252,9 +243,14 @@ class Seats:
         waited = time_of(self.snapshot) - since_when(record, self.snapshot)
         return Waiting.of(owner_of(record), waited.total_seconds())
 
-    @property
-    def _last_token(self) -> int | None:
-        return None if self.limit_record is None else self.limit_record.revision
+
+def processes_of(before: Iterable[Record], own: Record | None) -> int:
+    """Return of how many processes the records are that come before one's own.
+
+    0 if one's own process has one of them: that one notices if those before it are gone.
+    """
+    sessions = {record.session for record in before}
+    return 0 if own is not None and own.session in sessions else len(sessions)
 
 
 def owner_of(record: Record) -> Owner:
