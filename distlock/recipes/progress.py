@@ -38,7 +38,7 @@ from distlock.records.recipe_records import REPORT, Plan
 from distlock.records.seats import held_key, owner_of, value_of
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
-from distlock.types.values import checked_token
+from distlock.types.values import checked_choice, checked_token
 
 T = TypeVar("T")
 
@@ -177,8 +177,7 @@ class Progress(Block, Recipe):
         ``state`` is one of these, ``error`` a text for people. An outage is logged, not raised.
         Raises ValueError for another state.
         """
-        if state not in ("done", "failed", "cancelled"):
-            raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
+        checked_choice("state", state, ("done", "failed", "cancelled"))
         error, this = shown_text("error", error), self._state()
         this.ended.resolve(None)
         membership, this.membership = this.membership, None

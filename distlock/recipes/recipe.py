@@ -38,6 +38,7 @@ from distlock.types.values import (
     check_value,
     checked_flag,
     checked_name,
+    not_json,
     plain,
     shortened,
     waiting_limit,
@@ -354,7 +355,7 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
             f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise _no_json(argument, value, error) from error
+        raise not_json(argument, value, error) from error
 
 
 def encoded_by(encoder: Encoder | None, argument: str, value: Any) -> Any:
@@ -367,7 +368,7 @@ def encoded_by(encoder: Encoder | None, argument: str, value: Any) -> Any:
     try:
         return plain(value, encoder)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _no_json(argument, value, error) from error
+        raise not_json(argument, value, error) from error
 
 
 def checked_encoder(encoder: Any) -> Encoder | None:
@@ -375,11 +376,6 @@ def checked_encoder(encoder: Any) -> Encoder | None:
     if encoder is not None and not (isinstance(encoder, type) and issubclass(encoder, JSONEncoder)):
         raise TypeError(f"encoder must be a subclass of json.JSONEncoder, not {encoder!r}")
     return encoder
-
-
-def _no_json(argument: str, value: object, error: Exception) -> Exception:
-    kind = TypeError if isinstance(error, TypeError) else ValueError
-    return kind(f"{argument} must be JSON, got {shortened(value)}: {error}")
 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:
