@@ -71,22 +71,6 @@ class Ticket:
     #: answered when it is its turn; None if it was at once
     turn: Pending[bool] | None = None
 
-    def call(self) -> bool:
-        """Say that it is this one's turn; False if nobody waits for it any more.
-
-        After an interrupt the next call does the rest.
-        """
-        turn = self.turn
-        if turn is not None and not turn.resolve(True) and not turn.answered:
-            return False
-        self.called = True
-        return True
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether its event loop was closed before it could go on."""
-        return self.turn is not None and self.turn.abandoned
-
     def stands_still_for(self, other: Ticket) -> bool:
         """Return whether its owner cannot go on before the owner of another ticket does.
 
@@ -124,10 +108,8 @@ class LocalQueue:
         caller, and all of them without a limit: none would ever go on.
         """
         with self._mutex:
-            queue = self._queues.get(ticket.lane)
-            if queue is None:
-                queue = self._queues[ticket.lane] = deque()
-            elif queue:
+            queue = self._queues.setdefault(ticket.lane, deque())
+            if queue:
                 if not wait:
                     return False
                 self._detect_deadlock(ticket, queue[0])
@@ -213,13 +195,22 @@ class LocalQueue:
         """Call the first one whose event loop goes on, unless it was called before."""
         while queue:
             first = queue[0]
-            if not first.abandoned and (first.called or self._call(first)):
+            is_closed = first.turn is not None and first.turn.abandoned
+            if not is_closed and (first.called or self._call(first)):
                 return
             self._stop_waiting(queue.popleft())
 
     def _call(self, ticket: Ticket) -> bool:
+        """Say that it is a ticket's turn; False if nobody waits for it any more.
+
+        After an interrupt the next call does the rest.
+        """
         self._stop_waiting(ticket)
-        return ticket.call()
+        turn = ticket.turn
+        if turn is not None and not turn.resolve(True) and not turn.answered:
+            return False
+        ticket.called = True
+        return True
 
     def _stop_waiting(self, ticket: Ticket) -> None:
         for key in ticket.owner.keys:
