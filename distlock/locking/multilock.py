@@ -90,19 +90,17 @@ class MultiLock(BlockLock):
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
             raise ValueError("names_or_locks must not be empty, got ()")
-        of_names: dict[str, tuple[Any, Any]] = {
-            "using": (using, DEFAULT_ALIAS),
-            "lease": (lease, None),
-            "at_most": (at_most, None),
-            "renew": (renew, True),
-            "description": (description, ""),
-            "on_lost": (on_lost, None),
-            "release": (release, None),
+        of_names: dict[str, Any] = {
+            "using": using,
+            "lease": lease,
+            "at_most": at_most,
+            "renew": renew,
+            "description": description,
+            "on_lost": on_lost,
+            "release": release,
         }
         refuse_needless(self._given, of_names)
-        self._new_lock: Callable[[str], Lock] = partial(
-            Lock, **{argument: value for argument, (value, _) in of_names.items()}
-        )
+        self._new_lock: Callable[[str], Lock] = partial(Lock, **of_names)
         self._parts = sorted_parts(self._given, self._new_lock)
         self._blocks = ActiveBlocks()
 

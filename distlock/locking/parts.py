@@ -19,6 +19,8 @@ from distlock.types.owners import is_named
 
 T = TypeVar("T")
 
+#: of the arguments of Lock
+_DEFAULTS: Mapping[str, object] = Lock.__init__.__kwdefaults__ or {}
 #: How often leaving begins again after an interrupt, or a cancellation.
 _TRIES = 5
 
@@ -33,20 +35,15 @@ def checked_part(part: object) -> str | BaseLock:
     )
 
 
-def refuse_needless(
-    given: Sequence[str | BaseLock], of_names: Mapping[str, tuple[object, object]]
-) -> None:
-    """Raise ValueError for an argument of locks given by name that does not go with the objects.
-
-    ``of_names`` has the value of each, and its default.
-    """
+def refuse_needless(given: Sequence[str | BaseLock], of_names: Mapping[str, object]) -> None:
+    """Raise ValueError for an argument of locks given by name that does not go with the objects."""
     objects = [part for part in given if not isinstance(part, str)]
-    for argument, (value, default) in of_names.items():
+    for argument, value in of_names.items():
         # on_lost that is not called for some of the locks would be a loss that is not told, and one
         # that is freed before the commit lets the next holder see what is old.
         of_all = argument in ("on_lost", "release")
         needless = objects and (len(objects) == len(given) or of_all)
-        if needless and value != default:
+        if needless and value != _DEFAULTS[argument]:
             raise ValueError(
                 f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
             )
@@ -120,11 +117,6 @@ class EnteredLocks:
                     self._errors.append(error)
             self._entries.pop()
 
-    def _keep_until_commit(self, is_part: bool) -> None:
-        for part, owner, _ in self._entries:
-            if is_part or part._is_until_commit:
-                part._keep_until_commit(owner)
-
     def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
         """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.
 
@@ -132,8 +124,9 @@ class EnteredLocks:
         the locks that are to be kept until the commit, and each if ``is_part`` of atomic().
         """
         try:
-            if is_here:
-                self._keep_until_commit(is_part)
+            for part, owner, _ in self._entries if is_here else ():
+                if is_part or part._is_until_commit:
+                    part._keep_until_commit(owner)
         finally:  # also after an interrupt
             self.leave_all()
         self.raise_or_note(body_error)
