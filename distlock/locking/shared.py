@@ -35,15 +35,10 @@ class SharedOptions(LockOptions):
     def request(self, backend: BaseBackend, *args: Any, **kwargs: Any) -> AcquireRequest:
         """See LockOptions.request(). Threads do not queue here, as there are seats for several."""
         request = LockOptions.request(self, shared_locks(backend), *args, **kwargs)
-        owner = self._owner_of(request)
-        request.claim = replace(
-            request.claim,
-            owner=owner,
-            seats=self.seats,
-            limit=self.value,
-            keeps_place=self.keeps_place,
-        )
-        request.lane = request.key, owner.key
+        claim = request.claim
+        claim.owner = self._owner_of(request)
+        claim.seats, claim.limit, claim.keeps_place = self.seats, self.value, self.keeps_place
+        request.lane = request.key, claim.owner.key
         return request
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
