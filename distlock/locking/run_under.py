@@ -107,11 +107,9 @@ def checked_slots(option: str, slots: object, *, at_least: float | None) -> None
 
     Raises TypeError or ValueError that names the option and its value.
     """
-    if slots is None or slots == AGREED:
-        pass
-    elif isinstance(slots, str):
+    if isinstance(slots, str) and slots != AGREED:
         raise ValueError(f"{option} must be a number or {AGREED!r}, not {slots!r}")
-    else:
+    if slots not in (None, AGREED):
         checked_count(option, slots)
     if slots is not None and at_least is not None:
         raise ValueError(
@@ -226,7 +224,7 @@ class ThreadInterrupter(BodyInterrupter):
         with suppress(BodyEnded):
             if self._process is fork.current():  # else who was to send it is not in this process
                 self._sent.wait(threading.TIMEOUT_MAX)
-            _do_nothing()
+            (lambda: None)()
 
 
 class GreenletInterrupter(BodyInterrupter):
@@ -244,10 +242,6 @@ class GreenletInterrupter(BodyInterrupter):
         with suppress(BodyEnded):
             for _ in range(3):  # the hub throws it in one of its next rounds
                 self._gevent.sleep(0)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _handles_signal() -> bool:
