@@ -96,8 +96,7 @@ class LockManager:
         """
         named = request.named
         hold = self.holds.find(request.key, request.claim.owner) if named else None
-        until = request.deadline if request.wait else clock()
-        if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold, until)):
+        if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold)):
             request.asked = not ticket.joined
         elif not named:
             if not request.wait:  # what follows has one time for all
