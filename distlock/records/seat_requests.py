@@ -31,6 +31,7 @@ from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.records.seats import (
     LIMIT,
     Availability,
+    PassedOver,
     Seats,
     cancelled_key,
     held_key,
@@ -155,7 +156,7 @@ class SeatRequests:
         self,
         claim: Claim,
         wait: bool,
-        passed_over: frozenset[str | None],
+        passed_over: PassedOver,
         deadline: float | None,
         *,
         waits: bool = False,
@@ -199,11 +200,7 @@ class SeatRequests:
         raise LockUnavailable(f"{claim.kind} {claim.name!r} on {self._alias!r}: {problem}")
 
     def _taken(
-        self,
-        seats: Seats,
-        claim: Claim,
-        passed_over: frozenset[str | None],
-        deadline: float | None,
+        self, seats: Seats, claim: Claim, passed_over: PassedOver, deadline: float | None
     ) -> Look:
         """Take the seats if it is their turn; without a lease others were faster, or come first."""
         if lease := self._granted_before(seats, claim):
@@ -258,7 +255,7 @@ class SeatRequests:
         seats: Seats,
         claim: Claim,
         limit: int,
-        passed_over: frozenset[str | None],
+        passed_over: PassedOver,
         deadline: float | None,
     ) -> Lease | None:
         """Write down that a claim has its seats; None if others were faster, or did not agree."""

@@ -17,11 +17,11 @@ and a writer takes all.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from distlock.backends.store import Record, Snapshot
 from distlock.exceptions import LockError, ValueNotAgreed
@@ -39,6 +39,9 @@ from distlock.types.lease import (
 
 LIMIT = "limit"
 _HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
+#: The sessions of processes whose first waiter did not come in its turn: all that wait in these
+#: are left out.
+PassedOver: TypeAlias = frozenset[str | None]
 #: Revisions below this are no times in microseconds: it is a moment of the year 2001.
 _LEAST_TIME = 10**15
 
@@ -160,13 +163,8 @@ class Seats:
             )
         return wanted
 
-    def turn(
-        self, claim: Claim, limit: int, passed_over: Collection[str | None] = ()
-    ) -> Availability:
-        """Return whether it is a claim's turn: it is served after all who came before.
-
-        ``passed_over`` are the sessions of the processes whose first one did not come in its turn.
-        """
+    def turn(self, claim: Claim, limit: int, passed_over: PassedOver = frozenset()) -> Availability:
+        """Return whether it is a claim's turn: it is served after all who came before."""
         ahead = [record for record in self._ahead_of(claim) if record.session not in passed_over]
         free = limit - self.taken
         # The holder of the only seat of a line may be gone, too; see Claim.
@@ -180,7 +178,7 @@ class Seats:
             return Availability(False, ahead[-1].key, overdue, processes)
         return Availability(claim.seats <= free, processes=processes)
 
-    def passed_by(self, claim: Claim, passed_over: Collection[str | None]) -> list[str]:
+    def passed_by(self, claim: Claim, passed_over: PassedOver) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""
         return [record.key for record in self._ahead_of(claim) if record.session in passed_over]
 
