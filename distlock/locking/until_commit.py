@@ -116,18 +116,10 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
             if same_terms:
                 return
     transactions = OpenTransactions(hold, connections)
-    manager().holds.enter(
-        hold,
-        Entrant(
-            transactions.is_open,
-            renews=options.renew,
-            on_lost=options.on_lost,
-            lock=transactions,
-            until_commit=True,
-            call_site=hold.lease.claim.call_site,
-        ),
-        owner,
-    )
+    entry = Entrant(transactions.is_open, renews=options.renew, on_lost=options.on_lost)
+    entry.lock, entry.until_commit = transactions, True
+    entry.call_site = hold.lease.claim.call_site
+    manager().holds.enter(hold, entry, owner)
 
 
 class OpenTransactions:
