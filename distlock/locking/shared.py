@@ -217,13 +217,11 @@ class Semaphore(SharedLock):
 
         Raises LockUnavailable if the backend does not answer.
         """
-        return self._is_full((yield Nested(self.info, self.ainfo)))
-
-    locked, alocked = twins("locked", _looking)
-
-    def _is_full(self, info: LockInfo) -> bool:
+        info: LockInfo = yield Nested(self.info, self.ainfo)
         slots = info.slots if self.value is None or info.holders else self.value
         return bool(info.waiters) or info.taken + self._options.seats > slots
+
+    locked, alocked = twins("locked", _looking)
 
     # Inside
 
