@@ -179,6 +179,7 @@ class RateLimiter(Block, Recipe):
     def _named(self, name: str) -> RateLimiter:
         limiter = copy(self)
         limiter.name = name
+        vars(limiter).pop("_directory", None)  # that of the template, if it was used by itself
         return limiter
 
     def busy(self) -> LockBusy:
