@@ -28,7 +28,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
-from distlock.exceptions import Cancelled, LockError
+from distlock.exceptions import BodyEnded, Cancelled, LockError
 from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
@@ -188,6 +188,8 @@ class Progress(Block, Recipe):
             # The next attempt removes the record of this one.
             if not (yield from membership.leaving(Plan([Put(REPORT, self._value())]))):
                 yield self._change(self._going_on, keys=[REPORT])
+        except BodyEnded:  # the loss of a lock around this work, which is to end
+            raise
         except LockError as failed:
             self._warn(failed)
 
@@ -267,6 +269,8 @@ class Progress(Block, Recipe):
             elif membership is not None:
                 yield self._change(self._going_on, keys=[REPORT])
             self._state().warned = False
+        except BodyEnded:  # see _leaving()
+            raise
         except LockError as error:
             self._warn(error)
 

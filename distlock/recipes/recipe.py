@@ -28,7 +28,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockError, LockUnavailable, NotPermitted
+from distlock.exceptions import BodyEnded, LockError, LockUnavailable, NotPermitted
 from distlock.locking.blocks import add_leave_error
 from distlock.records.recipe_records import ANSWER, Decide, Plan
 from distlock.records.shared_backend import SharedBackend, shared_locks
@@ -280,7 +280,8 @@ class Block(ABC):
         try:
             yield from self._leaving() if error is None else self._failing(error)
         except LockError as failed:
-            if error is None:
+            # The loss of another lock, in whose body this block is, is to end that.
+            if error is None or isinstance(failed, BodyEnded):
                 raise
             add_leave_error(error, failed)
 
