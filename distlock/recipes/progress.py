@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence, Sized
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Self, TypeVar
 from weakref import ref
 
@@ -184,14 +184,10 @@ class Progress(Block, Recipe):
         if membership is None:
             return
         this.state, this.error = state, error
-        try:
+        with self._despite_outages():
             # The next attempt removes the record of this one.
             if not (yield from membership.leaving(Plan([Put(REPORT, self._value())]))):
                 yield self._change(self._going_on, keys=[REPORT])
-        except BodyEnded:  # the loss of a lock around this work, which is to end
-            raise
-        except LockError as failed:
-            self._warn(failed)
 
     finish, afinish = twins("finish", _leaving, leaves=True)
 
@@ -263,16 +259,12 @@ class Progress(Block, Recipe):
     def _reporting(self) -> Steps[None]:
         """Write what has changed, or begin if the start had no answer; and see what others want."""
         membership = self._state().membership
-        try:
+        with self._despite_outages():
             if membership is not None and membership.lease is None:
                 yield from membership.joining()
             elif membership is not None:
                 yield self._change(self._going_on, keys=[REPORT])
             self._state().warned = False
-        except BodyEnded:  # see _leaving()
-            raise
-        except LockError as error:
-            self._warn(error)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
@@ -320,12 +312,18 @@ class Progress(Block, Recipe):
             "error": state.error,
         }
 
-    def _warn(self, error: LockError) -> None:
-        """Log, once for each outage, that nobody can see the progress."""
-        state = self._state()
-        if not state.warned:
-            state.warned = True
-            logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
+    @contextmanager
+    def _despite_outages(self) -> Iterator[None]:
+        """Log, once for each outage, that nobody can see the progress; the work goes on."""
+        try:
+            yield
+        except BodyEnded:  # the loss of a lock around this work, which is to end
+            raise
+        except LockError as error:
+            state = self._state()
+            if not state.warned:
+                state.warned = True
+                logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
 
 
 class _Watcher(Follower[Report]):
