@@ -131,8 +131,7 @@ class MultiLock(BlockLock):
         """
         if asyncio._get_running_loop() is not None:
             refuse_in_event_loop("MultiLock.release")
-        soon = must_leave_elsewhere()
-        self._leave(self._current_owner, None, soon=soon, is_here=True)
+        self._leave(self._current_owner, None, soon=must_leave_elsewhere(), is_here=True)
 
     async def arelease(self) -> None:
         """See release()."""

@@ -66,7 +66,6 @@ class SharedBackend(BaseBackend):
         self.calls, self.release_calls = backend.calls, backend.release_calls
         self.cleanup = Cleanup(self)
         can, self._store, lease = backend.capabilities, backend.store, self.settings.lease
-        self._late_requests = can.late_requests
         self._session = session = ProcessSession(self._store, lease)
         shared_lease = lease if can.lease_lengths else None
         self._requests = SeatRequests(
@@ -229,7 +228,7 @@ class SharedBackend(BaseBackend):
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel(). A request that comes later finds the claim cancelled."""
         changes: list[Change] = [Delete(held_key(claim.nonce)), Delete(waiting_key(claim.nonce))]
-        if self._late_requests:
+        if self._backend.capabilities.late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
         self.records.cancel(claim, changes, deadline)
