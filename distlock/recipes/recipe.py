@@ -51,6 +51,8 @@ Encoder: TypeAlias = type[JSONEncoder]
 
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+#: More records than a directory can have.
+ALL_RECORDS = 2**31 - 1
 
 
 class Recipe:
