@@ -305,7 +305,8 @@ class Attempt:
 
     def __exit__(self, *exc_info: Any) -> None:
         if self._acquired:
-            self._lock.__exit__(*exc_info, sys._getframe(1))
+            kind, error, traceback = exc_info
+            self._lock.__exit__(kind, error, traceback, sys._getframe(1))
 
     def __aenter__(self) -> Coroutine[Any, Any, bool]:
         return self._abegin(sys._getframe(1))
