@@ -286,9 +286,10 @@ class BaseLock(BlockLock):
         hold = manager().holds.find(self._key, owner)
         return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
-    def _entered_here(self) -> tuple[str, int]:
-        """See _entered(), for the current owner."""
-        return self._entered(self._current_owner)
+    def _is_inside(self, owner: Owner, before: tuple[str, int]) -> bool:
+        """Return whether an owner is in it more often than ``before``, or in another hold of it."""
+        nonce, count = self._entered(owner)
+        return count > (max(before[1], 0) if nonce == before[0] else 0)
 
     @property
     def _is_until_commit(self) -> bool:

@@ -16,12 +16,13 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.base import LossReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Call, Sleep, Steps, run
+from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.locking.base_lock import BaseLock, twins
 from distlock.locking.blocks import BlockLock, add_leave_error
 from distlock.locking.options import LockOptions
+from distlock.locking.until_commit import leave_until_commit
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.holds import not_held
 from distlock.runtime.manager import manager
@@ -201,10 +202,8 @@ class Lock(BaseLock):
 
     def _leave_to_transaction(self, body_error: BaseException | None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""
-        owner = self._current_owner
         try:
-            self._keep_until_commit(owner)
-            run(manager().release(self._key, owner, self))
+            leave_until_commit(self._key, self._current_owner, self, self._options, warns=False)
         except LockError as error:
             if body_error is None or isinstance(error, BodyEnded):
                 raise

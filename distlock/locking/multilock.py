@@ -90,19 +90,17 @@ class MultiLock(BlockLock):
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
             raise ValueError("names_or_locks must not be empty, got ()")
-        of_names: dict[str, tuple[Any, Any]] = {
-            "using": (using, DEFAULT_ALIAS),
-            "lease": (lease, None),
-            "at_most": (at_most, None),
-            "renew": (renew, True),
-            "description": (description, ""),
-            "on_lost": (on_lost, None),
-            "release": (release, None),
+        of_names: dict[str, Any] = {
+            "using": using,
+            "lease": lease,
+            "at_most": at_most,
+            "renew": renew,
+            "description": description,
+            "on_lost": on_lost,
+            "release": release,
         }
         refuse_needless(self._given, of_names)
-        self._new_lock: Callable[[str], Lock] = partial(
-            Lock, **{argument: value for argument, (value, _) in of_names.items()}
-        )
+        self._new_lock: Callable[[str], Lock] = partial(Lock, **of_names)
         self._parts = sorted_parts(self._given, self._new_lock)
         self._blocks = ActiveBlocks()
 
@@ -133,16 +131,11 @@ class MultiLock(BlockLock):
         """
         if asyncio._get_running_loop() is not None:
             refuse_in_event_loop("MultiLock.release")
-        owner = current_actor().owner
-        if must_leave_elsewhere():
-            EnteredLocks.once(self._parts, owner).leave_soon()
-        else:
-            self._release(owner)
+        self._leave(self._current_owner, None, soon=must_leave_elsewhere(), is_here=True)
 
     async def arelease(self) -> None:
         """See release()."""
-        refuse_reentry()
-        await self._arelease(current_actor().owner)
+        await self._aleave(self._current_owner, None, soon=False)
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the locks again. See Lock."""
@@ -165,7 +158,8 @@ class MultiLock(BlockLock):
             with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
                 yield self
             return
-        parts, leave = checked_for_atomic(self._parts), partial(self._release, self._current_owner)
+        leave = partial(self._leave_atomic, self._current_owner)
+        parts = checked_for_atomic(self._parts)
         with transaction_under(self, parts, using, leave, repr(self)):
             yield self
 
@@ -246,9 +240,11 @@ class MultiLock(BlockLock):
     async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         if soon:
             EnteredLocks.once(self._parts, owner).leave_soon()
-        else:
-            refuse_reentry()
-            await self._arelease(owner, exc)
+            return
+        refuse_reentry()
+        entered = EnteredLocks.once(self._parts, owner)
+        await arun(entered.or_leave(entered.leaving()))
+        entered.raise_or_note(exc)
 
     def _acquire(self, blocking: bool | None = None, timeout: float | None = None) -> Owner | None:
         """Take all locks or none; return who has them, None if someone else has one of them."""
@@ -258,7 +254,7 @@ class MultiLock(BlockLock):
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         owner = run(entered.or_leave(self._taking(entered, wait, deadline)))
-        entered.raise_errors()
+        entered.raise_or_note()
         return owner
 
     async def _aacquire(
@@ -268,7 +264,7 @@ class MultiLock(BlockLock):
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         owner = await arun(entered.or_leave(self._taking(entered, wait, deadline)))
-        entered.raise_errors()
+        entered.raise_or_note()
         return owner
 
     def _taking(
@@ -297,37 +293,25 @@ class MultiLock(BlockLock):
     def _busy(self, options: LockOptions) -> LockBusy:
         return self._busy_part._busy(options)
 
-    def _release(
-        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
-    ) -> None:
-        is_here = owner == current_actor().owner
-        EnteredLocks.once(self._parts, owner).release(body_error, is_here, is_part)
-
-    async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
-        entered = EnteredLocks.once(self._parts, owner)
-        await arun(entered.or_leave(entered.leaving()))
-        if body_error is not None:
-            entered.add_errors_to(body_error)
-            return
-        entered.raise_errors()
+    def _leave_atomic(self, owner: Owner, error: BaseException | None, is_part: bool) -> None:
+        is_here = owner == self._current_owner
+        EnteredLocks.once(self._parts, owner).release(error, is_here, is_part)
 
     @classmethod
     def _over(cls, names: Sequence[str], **options: Any) -> Self:
         """Return a lock of these names, which may be none; see Lock.of()."""
         lock = cls(*(names or ["nothing"]), **options)
-        lock._given, lock._parts = (tuple(names), lock._parts) if names else ((), ())
-        for each in lock._parts:
-            each.name_is_filled_in = True
+        lock._fill_in(names)
         return lock
 
     def _named(self, *names: str) -> MultiLock:
-        lock = copy(self)
-        lock._given = tuple(
-            name if isinstance(part, str) else part._named(name)
-            for part, name in zip(self._given, names, strict=True)
-        )
-        lock._parts = sorted_parts(lock._given, lock._new_lock)
-        for each in lock._parts:
-            each.name_is_filled_in = True
+        lock, both = copy(self), zip(self._given, names, strict=True)
+        lock._fill_in([name if isinstance(part, str) else part._named(name) for part, name in both])
         lock._blocks = ActiveBlocks()
         return lock
+
+    def _fill_in(self, given: Sequence[str | BaseLock]) -> None:
+        """Lock these, whose names are no templates any more."""
+        self._given, self._parts = tuple(given), sorted_parts(given, self._new_lock)
+        for part in self._parts:
+            part.name_is_filled_in = True

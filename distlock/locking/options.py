@@ -31,7 +31,6 @@ from distlock.types.values import (
 class Requester(Protocol):
     """The part of a Lock object that its requests need."""
 
-    name: str
     #: the nonce of the claim, if it is not to have a new one
     claim_nonce: str
     _key: LockKey
@@ -131,7 +130,7 @@ class LockOptions:
         wait, deadline = self.on_busy == "wait", None
         if blocking is not None or timeout is not None or self.timeout is not None:
             wait, deadline = self.limit(blocking, timeout, began)
-        name, wanted, named = lock.name, self.lease, self.owner is not None
+        key, wanted, named = lock._key, self.lease, self.owner is not None
         lease = backend.settings.lease if wanted is None else checked_lease(backend, wanted)
         if named and not backend.capabilities.named_owners:
             raise NotSupported(
@@ -143,17 +142,16 @@ class LockOptions:
         site, label, is_whole_job = call_site(description)
         if is_whole_job and self.renew and not named:
             raise LockError(
-                f"lock {name!r}: this job of an executor only acquires it, so nobody could"
+                f"lock {key.name!r}: this job of an executor only acquires it, so nobody could"
                 f" release it. In a task use `await lock.aacquire()` or `async with lock`; in"
                 " a thread take and release it in one function"
             )
         at_least = 0.0 if self.at_least is None else float(self.at_least)
-        nonce, kind = lock.claim_nonce or os.urandom(16).hex(), lock._key.kind
-        claim = Claim(name, owner, lease, description, nonce, self.renew, at_least, kind)
+        nonce = lock.claim_nonce or os.urandom(16).hex()
+        claim = Claim(key.name, owner, lease, description, nonce, self.renew, at_least, key.kind)
         claim.call_site, claim.label = site, label
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         entry.reentrant, entry.at_most = self.reentrant, self.at_most
-        key = lock._key
         lane = (key, owner.key) if named else key
         return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, lane)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Self, TypeVar
@@ -18,10 +17,10 @@ from distlock.locking.until_commit import warn_if_uncommitted
 from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import is_named
 
-logger = logging.getLogger("distlock")
-
 T = TypeVar("T")
 
+#: of the arguments of Lock
+_DEFAULTS: Mapping[str, object] = Lock.__init__.__kwdefaults__ or {}
 #: How often leaving begins again after an interrupt, or a cancellation.
 _TRIES = 5
 
@@ -36,20 +35,15 @@ def checked_part(part: object) -> str | BaseLock:
     )
 
 
-def refuse_needless(
-    given: Sequence[str | BaseLock], of_names: Mapping[str, tuple[object, object]]
-) -> None:
-    """Raise ValueError for an argument of locks given by name that does not go with the objects.
-
-    ``of_names`` has the value of each, and its default.
-    """
+def refuse_needless(given: Sequence[str | BaseLock], of_names: Mapping[str, object]) -> None:
+    """Raise ValueError for an argument of locks given by name that does not go with the objects."""
     objects = [part for part in given if not isinstance(part, str)]
-    for argument, (value, default) in of_names.items():
+    for argument, value in of_names.items():
         # on_lost that is not called for some of the locks would be a loss that is not told, and one
         # that is freed before the commit lets the next holder see what is old.
         of_all = argument in ("on_lost", "release")
         needless = objects and (len(objects) == len(given) or of_all)
-        if needless and value != default:
+        if needless and value != _DEFAULTS[argument]:
             raise ValueError(
                 f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
             )
@@ -112,21 +106,16 @@ class EnteredLocks:
         """Leave in reverse order; errors of locks are kept for later."""
         while self._entries:
             part, owner, before = self._entries[-1]
-            if before[1] < 0 or _is_inside(part, owner, before):
+            if before[1] < 0 or part._is_inside(owner, before):
                 try:
                     if (yield from part._leaving(owner, answer_due(self.until))):
                         self._freed.append(part)
                 except LockError as error:
                     # The loss of another lock, in whose body this runs, is to end that.
-                    if isinstance(error, BodyEnded) or _is_inside(part, owner, before):
+                    if isinstance(error, BodyEnded) or part._is_inside(owner, before):
                         raise
                     self._errors.append(error)
             self._entries.pop()
-
-    def _keep_until_commit(self, is_part: bool) -> None:
-        for part, owner, _ in self._entries:
-            if is_part or part._is_until_commit:
-                part._keep_until_commit(owner)
 
     def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
         """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.
@@ -135,15 +124,13 @@ class EnteredLocks:
         the locks that are to be kept until the commit, and each if ``is_part`` of atomic().
         """
         try:
-            if is_here:
-                self._keep_until_commit(is_part)
+            for part, owner, _ in self._entries if is_here else ():
+                if is_part or part._is_until_commit:
+                    part._keep_until_commit(owner)
         finally:  # also after an interrupt
             self.leave_all()
-        if body_error is not None:
-            self.add_errors_to(body_error)
-            return
-        self.raise_errors()
-        for part in self._freed if is_here and not is_part else ():
+        self.raise_or_note(body_error)
+        for part in self._freed if is_here and not is_part and body_error is None else ():
             warn_if_uncommitted(part._key, part._is_until_commit)
 
     def or_leave(self, steps: Steps[T], tries: int = _TRIES) -> Steps[T]:
@@ -163,7 +150,7 @@ class EnteredLocks:
                     yield from self.or_leave(self.leaving(), tries - 1)
             finally:
                 yield from self.leaving()
-            self.add_errors_to(error)
+            self.raise_or_note(error)
             raise
 
     def leave_all(self) -> None:
@@ -179,15 +166,14 @@ class EnteredLocks:
         self._entries = []
         call_elsewhere(rest.leave_all)
 
-    def raise_errors(self) -> None:
-        """Raise the worst of the errors of leaving, if there were any."""
-        raise_worst(self._errors)
-
-    def add_errors_to(self, error: BaseException) -> None:
-        """Note the errors of leaving on one that the caller must see."""
+    def raise_or_note(self, body_error: BaseException | None = None) -> None:
+        """Raise the worst of the errors of leaving; or note them on the body's, which is raised."""
+        if body_error is None:
+            raise_worst(self._errors)
+            return
         for other in self._errors:
-            if str(other) != str(error):  # a loss is reported once
-                add_leave_error(error, other)
+            if str(other) != str(body_error):  # a loss is reported once
+                add_leave_error(body_error, other)
 
 
 def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
@@ -202,12 +188,6 @@ def checked_for_atomic(parts: Sequence[BaseLock]) -> list[Lock]:
             f" these are of {', '.join(map(repr, aliases))}"
         )
     return [part for part in parts if isinstance(part, Lock)]
-
-
-def _is_inside(part: BaseLock, owner: Owner, before: tuple[str, int]) -> bool:
-    """Return whether the owner is in a lock more often than before, or in another hold of it."""
-    nonce, count = part._entered(owner)
-    return count > (max(before[1], 0) if nonce == before[0] else 0)
 
 
 def raise_worst(errors: list[LockError]) -> None:

@@ -28,7 +28,7 @@ from distlock.locking.blocks import holder_message
 from distlock.locking.lock import Lock
 from distlock.locking.shared import Semaphore
 from distlock.types.lease import Lease
-from distlock.types.owners import gevent_patched
+from distlock.types.owners import current_actor, gevent_patched
 from distlock.types.values import checked_count
 
 T = TypeVar("T")
@@ -66,7 +66,8 @@ def run_under(
     left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
     raise. If the body failed, the error of leaving becomes a note of the body's own.
     """
-    before = lock._entered_here()
+    owner = current_actor(lock._options.owner).owner
+    before = lock._entered(owner)
     must_leave = False
     try:
         acquire()
@@ -80,15 +81,9 @@ def run_under(
         return result
     except BaseException as error:  # whatever it is, others wait for the lock
         # An interrupt may have come after the lock was taken, but before acquire() returned.
-        if must_leave or _has_entered_since(lock, before):
+        if must_leave or lock._is_inside(owner, before):
             lock.__exit__(type(error), error, error.__traceback__)
         raise
-
-
-def _has_entered_since(lock: BaseLock, before: tuple[str, int]) -> bool:
-    """Return whether the current owner is in ``lock`` more often than before, lost or not."""
-    nonce, count = lock._entered_here()
-    return count > (before[1] if nonce == before[0] else 0)
 
 
 def busy_error(lock: BaseLock) -> LockBusy:
@@ -112,11 +107,9 @@ def checked_slots(option: str, slots: object, *, at_least: float | None) -> None
 
     Raises TypeError or ValueError that names the option and its value.
     """
-    if slots is None or slots == AGREED:
-        pass
-    elif isinstance(slots, str):
+    if isinstance(slots, str) and slots != AGREED:
         raise ValueError(f"{option} must be a number or {AGREED!r}, not {slots!r}")
-    else:
+    if slots not in (None, AGREED):
         checked_count(option, slots)
     if slots is not None and at_least is not None:
         raise ValueError(
@@ -231,7 +224,7 @@ class ThreadInterrupter(BodyInterrupter):
         with suppress(BodyEnded):
             if self._process is fork.current():  # else who was to send it is not in this process
                 self._sent.wait(threading.TIMEOUT_MAX)
-            _do_nothing()
+            (lambda: None)()
 
 
 class GreenletInterrupter(BodyInterrupter):
@@ -249,10 +242,6 @@ class GreenletInterrupter(BodyInterrupter):
         with suppress(BodyEnded):
             for _ in range(3):  # the hub throws it in one of its next rounds
                 self._gevent.sleep(0)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _handles_signal() -> bool:

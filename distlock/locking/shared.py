@@ -35,15 +35,10 @@ class SharedOptions(LockOptions):
     def request(self, backend: BaseBackend, *args: Any, **kwargs: Any) -> AcquireRequest:
         """See LockOptions.request(). Threads do not queue here, as there are seats for several."""
         request = LockOptions.request(self, shared_locks(backend), *args, **kwargs)
-        owner = self._owner_of(request)
-        request.claim = replace(
-            request.claim,
-            owner=owner,
-            seats=self.seats,
-            limit=self.value,
-            keeps_place=self.keeps_place,
-        )
-        request.lane = request.key, owner.key
+        claim = request.claim
+        claim.owner = self._owner_of(request)
+        claim.seats, claim.limit, claim.keeps_place = self.seats, self.value, self.keeps_place
+        request.lane = request.key, claim.owner.key
         return request
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
@@ -222,13 +217,11 @@ class Semaphore(SharedLock):
 
         Raises LockUnavailable if the backend does not answer.
         """
-        return self._is_full((yield Nested(self.info, self.ainfo)))
-
-    locked, alocked = twins("locked", _looking)
-
-    def _is_full(self, info: LockInfo) -> bool:
+        info: LockInfo = yield Nested(self.info, self.ainfo)
         slots = info.slots if self.value is None or info.holders else self.value
         return bool(info.waiters) or info.taken + self._options.seats > slots
+
+    locked, alocked = twins("locked", _looking)
 
     # Inside
 
@@ -245,9 +238,6 @@ class Semaphore(SharedLock):
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
         return "", sum(hold.entered > 0 for hold in manager().holds.within(self._key, owner))
-
-    def _entered_here(self) -> tuple[str, int]:
-        return self._entered(current_owner())
 
     def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         return manager().release(self._key, latest_owner(self._key, owner), self, deadline)

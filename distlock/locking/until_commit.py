@@ -8,7 +8,6 @@ it inside a transaction warns.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import warnings
@@ -47,8 +46,6 @@ from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, LockKey, Owner
 from distlock.types.owners import callers_level
 from distlock.types.values import Release
-
-logger = logging.getLogger("distlock")
 
 COMMIT: Release = "commit"
 
@@ -119,18 +116,10 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
             if same_terms:
                 return
     transactions = OpenTransactions(hold, connections)
-    manager().holds.enter(
-        hold,
-        Entrant(
-            transactions.is_open,
-            renews=options.renew,
-            on_lost=options.on_lost,
-            lock=transactions,
-            until_commit=True,
-            call_site=hold.lease.claim.call_site,
-        ),
-        owner,
-    )
+    entry = Entrant(transactions.is_open, renews=options.renew, on_lost=options.on_lost)
+    entry.lock, entry.until_commit = transactions, True
+    entry.call_site = hold.lease.claim.call_site
+    manager().holds.enter(hold, entry, owner)
 
 
 class OpenTransactions:

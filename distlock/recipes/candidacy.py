@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -49,7 +48,7 @@ class LeaderLock(Lock):
         """Take it for the candidate; False if another one has it for so long. 0: try it once."""
         terms: dict[str, Any] = {"timeout": seconds} if seconds else {"blocking": False}
         request = self._options.request(self._backend, self, **terms)
-        request.claim = replace(request.claim, owner=self.owner)
+        request.claim.owner = self.owner
         request.entry.is_alive, request.entry.work = self._is_alive, None
         return manager().acquire(request)
 

@@ -38,7 +38,7 @@ from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Plan
-from distlock.records.seats import held_key, owner_of, since_when
+from distlock.records.seats import held_key, owner_of, processes_of, since_when
 from distlock.types.lease import Kind, Owner
 
 ORDERS, HISTORY, ENDED = "orders", "history", "ended"
@@ -178,9 +178,8 @@ class Candidates:
         0 if its own is one of them.
         """
         before, leader = self.before(owner, passed_over), self.leader_beside(owner)
-        sessions = {record.session for record in before if record.key != leader}
-        own = self._records.get(owner)
-        return 0 if own is not None and own.session in sessions else len(sessions)
+        others = [record for record in before if record.key != leader]
+        return processes_of(others, self._records.get(owner))
 
     def leader_beside(self, owner: Owner) -> str | None:
         """Return the key of the record of another one who leads.

@@ -46,8 +46,8 @@ json_line = partial(json.dumps, ensure_ascii=False)
 json_lines = partial(json_line, indent=2)
 
 
-def some_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first of many texts."""
+def some_of(texts: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    """Return the first of many texts; without ``most`` as many as a row of a list has."""
     return between.join([*texts[:most], *["…"][: len(texts) - most]])
 
 

@@ -274,9 +274,5 @@ class LatchDescription(Description[LatchInfo]):
 
     def detail(self, ref: Ref, report: LatchInfo) -> Detail:
         """Return the same."""
-        return Detail(
-            self.row(report),
-            explanation=[
-                _("Waiters go on when nothing is left. It never goes up again."),
-            ],
-        )
+        explanation = [_("Waiters go on when nothing is left. It never goes up again.")]
+        return Detail(self.row(report), explanation=explanation)

@@ -83,7 +83,7 @@ class Delivery(Block):
 
     # Working
 
-    def _beginning(self) -> Steps[None]:
+    def _entering(self) -> Steps[None]:
         """Count the attempt: work on the item begins now. Doing it again does nothing.
 
         It has to be done for a delivery of get_many() that is not worked on by ``with``, or an item
@@ -108,7 +108,7 @@ class Delivery(Block):
             raise self._lost()
         self._keys, self._begun = [new], True
 
-    begin, abegin = twins("begin", _beginning)
+    begin, abegin = twins("begin", _entering)
 
     # Settling
 
@@ -162,7 +162,7 @@ class Delivery(Block):
         LockError if a transaction is open already; NotSupported where the queue is in no database.
         """
         refuse_reentry()
-        run(self._beginning())
+        run(self._entering())
         lease, commits = self.check(), list[bool]()
         keys = [held_key(lease.nonce), *self._keys]
 
@@ -217,9 +217,6 @@ class Delivery(Block):
         for one in deliveries:
             if not one._settled:
                 raise one._lost()
-
-    def _entering(self) -> Steps[None]:
-        yield from self._beginning()
 
     def _leaving(self) -> Steps[None]:
         if not self._settled:

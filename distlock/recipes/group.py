@@ -42,8 +42,6 @@ _MEMBER = "m/"
 #: How many departures are kept for those who have not looked yet, and how many are noted or
 #: removed in one change: a server may take no more than 128 parts.
 _KEPT = _AT_ONCE = 50
-#: Names that a row of a list has.
-_MOST_NAMES = 5
 
 What: TypeAlias = Literal["joined", "updated", "left", "crashed"]
 
@@ -306,7 +304,7 @@ class GroupDescription(Description[Sequence[Member]]):
     entries = "members"
     columns: ClassVar[Columns[Sequence[Member]]] = (
         (_("Members"), lambda group: Cell(len(group), "number")),
-        (_("Who"), lambda group: Cell(some_of([one.name for one in group], _MOST_NAMES), "mono")),
+        (_("Who"), lambda group: Cell(some_of([one.name for one in group]), "mono")),
         (_("Last joined"), lambda group: Cell(_last_joined(group), "age")),
     )
     members: ClassVar[Columns[Member]] = (

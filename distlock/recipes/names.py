@@ -25,7 +25,7 @@ from distlock.locking.base_lock import twins
 from distlock.recipes.cells import Cell, Columns, some_of
 from distlock.recipes.description import Description, Detail, Ref, Table
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.recipes.recipe import ALL_RECORDS, Block, Recipe, deadline_of
 from distlock.records.recipe_records import Plan
 from distlock.records.seats import held_key, owner_of, since_when
 from distlock.runtime.hold import OnLost
@@ -33,11 +33,6 @@ from distlock.types.lease import Kind, Owner
 from distlock.types.values import checked_callback, checked_data, checked_flag, checked_name
 
 T = TypeVar("T")
-
-#: More registrations of one name than there can be.
-_ALL = 2**31 - 1
-#: Names that a row of a list has.
-_MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +176,7 @@ class Names(Recipe):
 
     def _looking_for(self, name: str) -> Callable[[float | None], Snapshot]:
         """Return what reads the records of a name, and no others."""
-        peek = Peek({held_key(_of(name)): _ALL, _key_of(name): 1})
+        peek = Peek({held_key(_of(name)): ALL_RECORDS, _key_of(name): 1})
         return partial(self._store.peek, self._directory, peek)
 
     def _until_found(
@@ -354,7 +349,7 @@ class NamesDescription(Description[Sequence[Address]]):
     empty = _("Namespaces are listed here once a name was registered in them.")
     columns: ClassVar[Columns[Sequence[Address]]] = (
         (_("Names"), lambda report: Cell(len(_names_in(report)), "number")),
-        (_("Which"), lambda report: Cell(some_of(_names_in(report), _MOST_NAMES), "mono")),
+        (_("Which"), lambda report: Cell(some_of(_names_in(report)), "mono")),
     )
     addresses: ClassVar[Columns[Address]] = (
         (_("Name"), lambda address: Cell(address.name, "mono")),

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence, Sized
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Self, TypeVar
 from weakref import ref
 
@@ -28,7 +28,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
-from distlock.exceptions import Cancelled, LockError
+from distlock.exceptions import BodyEnded, Cancelled, LockError
 from distlock.locking.base_lock import twins
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
@@ -38,7 +38,7 @@ from distlock.records.recipe_records import REPORT, Plan
 from distlock.records.seats import held_key, owner_of, value_of
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
-from distlock.types.values import checked_token
+from distlock.types.values import checked_choice, checked_token
 
 T = TypeVar("T")
 
@@ -177,20 +177,17 @@ class Progress(Block, Recipe):
         ``state`` is one of these, ``error`` a text for people. An outage is logged, not raised.
         Raises ValueError for another state.
         """
-        if state not in ("done", "failed", "cancelled"):
-            raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
+        checked_choice("state", state, ("done", "failed", "cancelled"))
         error, this = shown_text("error", error), self._state()
         this.ended.resolve(None)
         membership, this.membership = this.membership, None
         if membership is None:
             return
         this.state, this.error = state, error
-        try:
+        with self._despite_outages():
             # The next attempt removes the record of this one.
             if not (yield from membership.leaving(Plan([Put(REPORT, self._value())]))):
                 yield self._change(self._going_on, keys=[REPORT])
-        except LockError as failed:
-            self._warn(failed)
 
     finish, afinish = twins("finish", _leaving, leaves=True)
 
@@ -262,14 +259,12 @@ class Progress(Block, Recipe):
     def _reporting(self) -> Steps[None]:
         """Write what has changed, or begin if the start had no answer; and see what others want."""
         membership = self._state().membership
-        try:
+        with self._despite_outages():
             if membership is not None and membership.lease is None:
                 yield from membership.joining()
             elif membership is not None:
                 yield self._change(self._going_on, keys=[REPORT])
             self._state().warned = False
-        except LockError as error:
-            self._warn(error)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
@@ -317,12 +312,18 @@ class Progress(Block, Recipe):
             "error": state.error,
         }
 
-    def _warn(self, error: LockError) -> None:
-        """Log, once for each outage, that nobody can see the progress."""
-        state = self._state()
-        if not state.warned:
-            state.warned = True
-            logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
+    @contextmanager
+    def _despite_outages(self) -> Iterator[None]:
+        """Log, once for each outage, that nobody can see the progress; the work goes on."""
+        try:
+            yield
+        except BodyEnded:  # the loss of a lock around this work, which is to end
+            raise
+        except LockError as error:
+            state = self._state()
+            if not state.warned:
+                state.warned = True
+                logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
 
 
 class _Watcher(Follower[Report]):

@@ -233,19 +233,15 @@ def _columns(ref: Ref, state: str, deliveries: Mapping[int, DeliveryInfo]) -> Co
     def number(item: QueueItem) -> Cell:
         return Cell(item.id, "number", link=_address(ref, item=item.id))
 
-    def of_delivery(cell: Callable[[DeliveryInfo], Cell], item: QueueItem) -> Cell:
+    def of_delivery(cell: Callable[[DeliveryInfo], Cell], empty: Cell, item: QueueItem) -> Cell:
         one = deliveries.get(item.id)
-        return Cell(None) if one is None else cell(one)
+        return empty if one is None else cell(one)
 
     first = (_("Item"), number), (_("Body"), lambda item: Cell(item.body, "data"))
     if state != "delivered":
         return [*first, *PUT_BACK]
-
-    def state_of(item: QueueItem) -> Cell:
-        one = deliveries.get(item.id)
-        return _STATES["delivered"][0] if one is None else _state_of(one)
-
-    following = [(label, partial(of_delivery, cell)) for label, cell in _DELIVERY[:2]]
+    state_of = partial(of_delivery, _state_of, _STATES["delivered"][0])
+    following = [(label, partial(of_delivery, cell, Cell(None))) for label, cell in _DELIVERY[:2]]
     return [*first, (_("State"), state_of), *following]
 
 

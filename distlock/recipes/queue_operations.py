@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Full
+from typing import Any
 
 from distlock.backends.store import MOST_KEYS, KeyRange, Peek
 from distlock.concurrency.clock import clock, left
@@ -134,6 +135,9 @@ class Pager:
 class OperatedQueue(QueueRecords):
     """A queue whose items can be looked at, put back and removed."""
 
+    #: puts items, in the place of dead letters with these keys; see Queue
+    _placing: Callable[[Sequence[Any], Sequence[str], bool, float | None], Steps[list[int]]]
+
     # Looking
 
     def _paging(
@@ -233,16 +237,6 @@ class OperatedQueue(QueueRecords):
         if done:
             self._record("retry", f"Put back: item {letter.id}.", reason, who)
         return bool(done)
-
-    def _placing(
-        self,
-        bodies: Sequence[object],
-        letters: Sequence[str],
-        blocking: bool,
-        timeout: float | None,
-    ) -> Steps[list[int]]:
-        """Put items, in the place of dead letters with these keys; a Queue waits for room."""
-        raise NotImplementedError
 
     def _put_letters_back(
         self, letters: Sequence[QueueItem], blocking: bool, timeout: float | None

@@ -70,15 +70,12 @@ from distlock.recipes.queue_items import (
     taken_key,
     why_unreadable,
 )
-from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
+from distlock.recipes.recipe import ALL_RECORDS, Encoder, Recipe, checked_encoder
 from distlock.records.recipe_records import Plan
+from distlock.records.seat_requests import FIRST_PAUSE, LONGEST_PAUSE
 from distlock.types.lease import Claim, Kind, new_nonce
 from distlock.types.values import checked_count, checked_name, checked_seconds
 
-#: More records of one kind than there can be.
-_ALL = 2**31 - 1
-#: Seconds between two attempts to change a directory that others change at the same time.
-_FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
 #: Seconds for which a producer relies on what it has read of the bound.
 BOUND_LASTS = 1.0
 
@@ -148,7 +145,7 @@ class QueueRecords(Recipe):
         They take the place of dead letters that have these keys; none is put if one has gone.
         """
         seen, now = None, datetime.now(UTC)
-        for pause in backoff_until(deadline, _FIRST_RETRY, _LONGEST_RETRY):
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             tail = self._tail
             if tail is None or tail.room < len(bodies) or clock() > tail.until:
                 tail, seen = self._look_for_room(len(bodies), letters, deadline)
@@ -216,7 +213,7 @@ class QueueRecords(Recipe):
 
     def _look_once(self, most: int, deadline: float | None) -> Snapshot:
         single, abandoned = self._one_at_a_time, self._abandoned
-        listed = KeyRange(TAKEN, _ALL) if single else abandoned.listed()
+        listed = KeyRange(TAKEN, ALL_RECORDS) if single else abandoned.listed()
         peek = Peek({READY: most}, listed=listed)
         seen = self._store.peek(self._directory, peek, deadline)
         if single:
@@ -287,7 +284,7 @@ class QueueRecords(Recipe):
 
     def _see(self, deadline: float | None) -> Snapshot:
         """Return what _describe() needs: all deliveries, all taken keys, the first ready item."""
-        peek = Peek({READY: 1, HELD: _ALL}, [READY, DEAD], KeyRange(TAKEN, _ALL))
+        peek = Peek({READY: 1, HELD: ALL_RECORDS}, [READY, DEAD], KeyRange(TAKEN, ALL_RECORDS))
         seen = reading.read(self._store, self._directory, deadline, peek=peek)
         again = [one for one in _left_over(seen) if not one.last]
         ready = [key for key in seen.records if key.startswith(READY)]
@@ -337,7 +334,7 @@ class QueueRecords(Recipe):
     def _release(self, number: int, token: int, deadline: float | None) -> DeliveryInfo | None:
         """Put an item back whose delivery has this token; return that, None if it is over."""
         while True:
-            seen = self._store.peek(self._directory, Peek({HELD: _ALL}), deadline)
+            seen = self._store.peek(self._directory, Peek({HELD: ALL_RECORDS}), deadline)
             these = [one for one in seen.records.values() if one.created == token]
             held = next((one for one in these if DeliveryInfo.of(one).id == number), None)
             if held is None:

@@ -43,7 +43,7 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.permits import PERMITS, Permits, first_seen, grants_in, merged, since
 from distlock.recipes.recipe import Block, Recipe
 from distlock.records.recipe_records import Done, Plan
-from distlock.records.seats import Seats, held_key
+from distlock.records.seats import Seats, held_key, processes_of
 from distlock.types.lease import RELIED_ON, Claim, Holder, Kind, new_nonce
 from distlock.types.owners import current_liveness, current_owner
 from distlock.types.values import OnBusy, checked_count, checked_period
@@ -179,6 +179,7 @@ class RateLimiter(Block, Recipe):
     def _named(self, name: str) -> RateLimiter:
         limiter = copy(self)
         limiter.name = name
+        vars(limiter).pop("_directory", None)  # that of the template, if it was used by itself
         return limiter
 
     def busy(self) -> LockBusy:
@@ -337,7 +338,7 @@ class _PermitRequest:
         self._behind = before[-1].key if before else PERMITS
         # One in each process looks by itself: it may have seen grants earlier than others.
         own = found.records.get(key) if key else None
-        looks = own is None or own.session not in {one.session for one in before}
+        looks = not before or processes_of(before, own) > 0
         self._next_look = (free_at or self._overdue[1] + _PATIENCE) if looks else inf
         if len(grants) < len(grants_in(found)) or limiter._knows_more(grants, found):
             return Plan([limiter._write(grants)], [found.unchanged(PERMITS)])

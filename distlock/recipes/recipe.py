@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from json import JSONEncoder
-from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
@@ -28,7 +28,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockError, LockUnavailable, NotPermitted
+from distlock.exceptions import BodyEnded, LockError, LockUnavailable, NotPermitted
 from distlock.locking.blocks import add_leave_error
 from distlock.records.recipe_records import ANSWER, Decide, Plan
 from distlock.records.shared_backend import SharedBackend, shared_locks
@@ -38,12 +38,12 @@ from distlock.types.values import (
     check_value,
     checked_flag,
     checked_name,
+    not_json,
     plain,
     shortened,
     waiting_limit,
 )
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Writes what JSON cannot say by itself, as that of Django's JSONField.
@@ -51,6 +51,8 @@ Encoder: TypeAlias = type[JSONEncoder]
 
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+#: More records than a directory can have.
+ALL_RECORDS = 2**31 - 1
 
 
 class Recipe:
@@ -280,7 +282,8 @@ class Block(ABC):
         try:
             yield from self._leaving() if error is None else self._failing(error)
         except LockError as failed:
-            if error is None:
+            # The loss of another lock, in whose body this block is, is to end that.
+            if error is None or isinstance(failed, BodyEnded):
                 raise
             add_leave_error(error, failed)
 
@@ -355,7 +358,7 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
             f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise _no_json(argument, value, error) from error
+        raise not_json(argument, value, error) from error
 
 
 def encoded_by(encoder: Encoder | None, argument: str, value: Any) -> Any:
@@ -368,7 +371,7 @@ def encoded_by(encoder: Encoder | None, argument: str, value: Any) -> Any:
     try:
         return plain(value, encoder)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _no_json(argument, value, error) from error
+        raise not_json(argument, value, error) from error
 
 
 def checked_encoder(encoder: Any) -> Encoder | None:
@@ -376,11 +379,6 @@ def checked_encoder(encoder: Any) -> Encoder | None:
     if encoder is not None and not (isinstance(encoder, type) and issubclass(encoder, JSONEncoder)):
         raise TypeError(f"encoder must be a subclass of json.JSONEncoder, not {encoder!r}")
     return encoder
-
-
-def _no_json(argument: str, value: object, error: Exception) -> Exception:
-    kind = TypeError if isinstance(error, TypeError) else ValueError
-    return kind(f"{argument} must be JSON, got {shortened(value)}: {error}")
 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:

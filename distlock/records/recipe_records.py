@@ -50,10 +50,6 @@ GENERATION = "generation"
 ANSWER = "a/"
 
 
-def _nothing(claim: Claim) -> Sequence[Change]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The changes to make in the records of a directory, as they were found.
@@ -70,7 +66,7 @@ class Plan:
     changes: Sequence[Change] = ()
     conditions: Collection[Condition] = ()
     result: Any = None
-    member_changes: Callable[[Claim], Sequence[Change]] = _nothing
+    member_changes: Callable[[Claim], Sequence[Change]] = lambda claim: ()
     member_records: Mapping[str, Any] = field(default_factory=dict)
     members: Sequence[Mapping[str, Any]] = ()
 

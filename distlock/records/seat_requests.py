@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distlock.backends.store import (
     Absent,
@@ -31,6 +31,7 @@ from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.records.seats import (
     LIMIT,
     Availability,
+    PassedOver,
     Seats,
     cancelled_key,
     held_key,
@@ -132,6 +133,7 @@ class Look:
     turn: Availability = Availability(False)
 
 
+@dataclass(eq=False)
 class SeatRequests:
     """Asks for seats in the store of one backend.
 
@@ -139,31 +141,22 @@ class SeatRequests:
     of the process. Other leases have sessions of their own.
     """
 
-    def __init__(
-        self,
-        store: RecordStore,
-        session: ProcessSession,
-        alias: str,
-        shared_lease: float | None,
-        late_requests: bool,
-    ) -> None:
-        """``shared_lease``: the length of the leases that share the session; None for all.
-
-        ``late_requests``: whether a request may be carried out after its claim was cancelled.
-        """
-        self._store = store
-        #: that of the process, for many records
-        self.session = session
-        self._alias = alias
-        self._shared_lease, self._late_requests = shared_lease, late_requests
-        #: by the nonce of each lease, the session that its seats are bound to, as it was then
-        self.sessions: dict[str, Session] = {}
+    _store: RecordStore
+    #: that of the process, for many records
+    session: ProcessSession
+    _alias: str
+    #: the length of the leases that share the session; None for all
+    _shared_lease: float | None
+    #: whether a request may be carried out after its claim was cancelled
+    _late_requests: bool
+    #: by the nonce of each lease, the session that its seats are bound to, as it was then
+    sessions: dict[str, Session] = field(default_factory=dict)
 
     def look(
         self,
         claim: Claim,
         wait: bool,
-        passed_over: frozenset[str | None],
+        passed_over: PassedOver,
         deadline: float | None,
         *,
         waits: bool = False,
@@ -207,11 +200,7 @@ class SeatRequests:
         raise LockUnavailable(f"{claim.kind} {claim.name!r} on {self._alias!r}: {problem}")
 
     def _taken(
-        self,
-        seats: Seats,
-        claim: Claim,
-        passed_over: frozenset[str | None],
-        deadline: float | None,
+        self, seats: Seats, claim: Claim, passed_over: PassedOver, deadline: float | None
     ) -> Look:
         """Take the seats if it is their turn; without a lease others were faster, or come first."""
         if lease := self._granted_before(seats, claim):
@@ -266,7 +255,7 @@ class SeatRequests:
         seats: Seats,
         claim: Claim,
         limit: int,
-        passed_over: frozenset[str | None],
+        passed_over: PassedOver,
         deadline: float | None,
     ) -> Lease | None:
         """Write down that a claim has its seats; None if others were faster, or did not agree."""

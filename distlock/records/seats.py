@@ -17,11 +17,11 @@ and a writer takes all.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from distlock.backends.store import Record, Snapshot
 from distlock.exceptions import LockError, ValueNotAgreed
@@ -39,6 +39,9 @@ from distlock.types.lease import (
 
 LIMIT = "limit"
 _HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
+#: The sessions of processes whose first waiter did not come in its turn: all that wait in these
+#: are left out.
+PassedOver: TypeAlias = frozenset[str | None]
 #: Revisions below this are no times in microseconds: it is a moment of the year 2001.
 _LEAST_TIME = 10**15
 
@@ -86,7 +89,7 @@ class Availability:
     - ``overdue``: the first in line, if it could have its seats now and has not taken them: the key
       of its record, and the session of its process.
     - ``processes``: how many others have to come to nothing before it is this one's turn, see
-      Seats.processes_of().
+      processes_of().
     """
 
     granted: bool
@@ -160,18 +163,14 @@ class Seats:
             )
         return wanted
 
-    def turn(
-        self, claim: Claim, limit: int, passed_over: Collection[str | None] = ()
-    ) -> Availability:
-        """Return whether it is a claim's turn: it is served after all who came before.
-
-        ``passed_over`` are the sessions of the processes whose first one did not come in its turn.
-        """
+    def turn(self, claim: Claim, limit: int, passed_over: PassedOver = frozenset()) -> Availability:
+        """Return whether it is a claim's turn: it is served after all who came before."""
         ahead = [record for record in self._ahead_of(claim) if record.session not in passed_over]
         free = limit - self.taken
         # The holder of the only seat of a line may be gone, too; see Claim.
         before = [*self.holders, *ahead] if claim.keeps_place else ahead
-        processes = self.processes_of(before, claim)
+        own = self.snapshot.records.get(waiting_key(claim.nonce))
+        processes = processes_of(before, own)
         if ahead:
             first = ahead[0]
             is_due = int(first.value["seats"]) <= free
@@ -179,16 +178,7 @@ class Seats:
             return Availability(False, ahead[-1].key, overdue, processes)
         return Availability(claim.seats <= free, processes=processes)
 
-    def processes_of(self, before: Iterable[Record], claim: Claim) -> int:
-        """Return how many processes the records are of.
-
-        0 if the claim's own process has one: that one notices if those before it are gone.
-        """
-        sessions, own = {record.session for record in before}, waiting_key(claim.nonce)
-        found = self.snapshot.records.get(own)
-        return 0 if found is not None and found.session in sessions else len(sessions)
-
-    def passed_by(self, claim: Claim, passed_over: Collection[str | None]) -> list[str]:
+    def passed_by(self, claim: Claim, passed_over: PassedOver) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""
         return [record.key for record in self._ahead_of(claim) if record.session in passed_over]
 
@@ -220,9 +210,8 @@ class Seats:
         _, kind, name = LockKey.of_directory(alias, self.snapshot.directory)
         slots = (self.limit or 0) if kind is Kind.SEMAPHORE else 1
         waiters = tuple(self._waiting(record) for record in self.waiters)
-        info = LockInfo(
-            name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
-        )
+        token = None if self.limit_record is None else self.limit_record.revision  # the last one
+        info = LockInfo(name, alias, token=token, waiters=waiters, kind=kind, slots=slots)
         if not self.holders:
             return info
         first, *others = map(self.holder, self.holders)
@@ -252,9 +241,14 @@ class Seats:
         waited = time_of(self.snapshot) - since_when(record, self.snapshot)
         return Waiting.of(owner_of(record), waited.total_seconds())
 
-    @property
-    def _last_token(self) -> int | None:
-        return None if self.limit_record is None else self.limit_record.revision
+
+def processes_of(before: Iterable[Record], own: Record | None) -> int:
+    """Return of how many processes the records are that come before one's own.
+
+    0 if one's own process has one of them: that one notices if those before it are gone.
+    """
+    sessions = {record.session for record in before}
+    return 0 if own is not None and own.session in sessions else len(sessions)
 
 
 def owner_of(record: Record) -> Owner:

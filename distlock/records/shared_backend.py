@@ -28,6 +28,7 @@ from distlock.records.recipe_records import Plan, RecipeRecords
 from distlock.records.seat_requests import Look, ProcessSession, SeatRequests
 from distlock.records.seats import (
     LIMIT,
+    PassedOver,
     Seats,
     cancelled_key,
     held_key,
@@ -64,23 +65,18 @@ class SharedBackend(BaseBackend):
         self._backend = backend
         self.calls, self.release_calls = backend.calls, backend.release_calls
         self.cleanup = Cleanup(self)
-        self._late_requests = backend.capabilities.late_requests
-        self._store = backend.store
-        self._session = ProcessSession(self._store, self.settings.lease)
-        own_lengths = backend.capabilities.lease_lengths
+        can, self._store, lease = backend.capabilities, backend.store, self.settings.lease
+        self._session = session = ProcessSession(self._store, lease)
+        shared_lease = lease if can.lease_lengths else None
         self._requests = SeatRequests(
-            self._store,
-            self._session,
-            self.alias,
-            self.settings.lease if own_lengths else None,
-            self._late_requests,
+            self._store, session, self.alias, shared_lease, can.late_requests
         )
         #: what recipes do with records, beside its seats
         self.records = RecipeRecords(self._store, self._requests, self.alias)
         self.capabilities = Capabilities(
-            lease_lengths=own_lengths,
-            outlives_process=backend.capabilities.outlives_process,
-            shortest_lease=backend.capabilities.shortest_lease,
+            lease_lengths=can.lease_lengths,
+            outlives_process=can.outlives_process,
+            shortest_lease=can.shortest_lease,
             waiters=True,
             fair=True,
         )
@@ -114,7 +110,7 @@ class SharedBackend(BaseBackend):
 
         A caller that keeps its place (see Claim) gets None when it has looked by itself.
         """
-        directory, passed_over = self._directory(claim), frozenset[str | None]()
+        directory, passed_over = self._directory(claim), PassedOver()
         began, known_until = clock(), self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
         overdue, since = look.turn.overdue, clock()
@@ -168,12 +164,7 @@ class SharedBackend(BaseBackend):
             return Pending()
 
     def _look(
-        self,
-        claim: Claim,
-        passed_over: frozenset[str | None],
-        deadline: float | None,
-        *,
-        waits: bool,
+        self, claim: Claim, passed_over: PassedOver, deadline: float | None, *, waits: bool
     ) -> Steps[Look]:
         look = partial(self._requests.look, claim, True, passed_over, waits=waits)
         try:
@@ -237,7 +228,7 @@ class SharedBackend(BaseBackend):
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel(). A request that comes later finds the claim cancelled."""
         changes: list[Change] = [Delete(held_key(claim.nonce)), Delete(waiting_key(claim.nonce))]
-        if self._late_requests:
+        if self._backend.capabilities.late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
         self.records.cancel(claim, changes, deadline)

@@ -64,12 +64,7 @@ class AcquireRequest:
 
 
 def wait_for_turn(
-    request: AcquireRequest,
-    queue: LocalQueue,
-    ticket: Ticket,
-    enqueued: bool,
-    hold: Hold | None,
-    until: float | None,
+    request: AcquireRequest, queue: LocalQueue, ticket: Ticket, enqueued: bool, hold: Hold | None
 ) -> Steps[bool]:
     """Wait for one's turn to ask, or until another request of the owner's name has got the lock.
 
@@ -79,6 +74,7 @@ def wait_for_turn(
     LockUnavailable if it does not come.
     """
     if enqueued:
+        until = request.deadline if request.wait else clock()
         if hold is not None and hold.named and hold.lost_error() is None:
             ticket.joined = True
         turn = ticket.turn if until is None else None

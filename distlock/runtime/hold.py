@@ -54,34 +54,6 @@ def _do_nothing() -> None:
 class Hold:
     """A lease, how often its owner has entered, and what becomes of it."""
 
-    __slots__ = (
-        "_confirmed_until",
-        "_interval",
-        "acquired_at",
-        "at_least",
-        "backend",
-        "count",
-        "earlier_entries",
-        "entries",
-        "extended_until",
-        "key",
-        "lease",
-        "lost",
-        "named",
-        "on_end",
-        "on_leave",
-        "orphaned",
-        "owner_key",
-        "renew_at",
-        "renewal_failed",
-        "renewal_stopped",
-        "renewing",
-        "renews",
-        "time_limit",
-        "waited",
-        "warned",
-    )
-
     def __init__(
         self,
         backend: BaseBackend,

@@ -71,22 +71,6 @@ class Ticket:
     #: answered when it is its turn; None if it was at once
     turn: Pending[bool] | None = None
 
-    def call(self) -> bool:
-        """Say that it is this one's turn; False if nobody waits for it any more.
-
-        After an interrupt the next call does the rest.
-        """
-        turn = self.turn
-        if turn is not None and not turn.resolve(True) and not turn.answered:
-            return False
-        self.called = True
-        return True
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether its event loop was closed before it could go on."""
-        return self.turn is not None and self.turn.abandoned
-
     def stands_still_for(self, other: Ticket) -> bool:
         """Return whether its owner cannot go on before the owner of another ticket does.
 
@@ -103,10 +87,6 @@ class Ticket:
         if self.thread is other.thread:
             return task is None or runs_the_loop(task)
         return task is not None and thread_awaiting(task) is self.thread
-
-    def waiting(self, now: float) -> Waiting:
-        """Return who waits, for people to read; ``now`` is a time of clock()."""
-        return Waiting.of(self.owner, now - self.since)
 
 
 class LocalQueue:
@@ -128,10 +108,8 @@ class LocalQueue:
         caller, and all of them without a limit: none would ever go on.
         """
         with self._mutex:
-            queue = self._queues.get(ticket.lane)
-            if queue is None:
-                queue = self._queues[ticket.lane] = deque()
-            elif queue:
+            queue = self._queues.setdefault(ticket.lane, deque())
+            if queue:
                 if not wait:
                     return False
                 self._detect_deadlock(ticket, queue[0])
@@ -183,7 +161,7 @@ class LocalQueue:
                 if ticket.key == key and not ticket.called
             )
         in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
-        return tuple(ticket.waiting(now) for ticket in in_order)
+        return tuple(Waiting.of(ticket.owner, now - ticket.since) for ticket in in_order)
 
     def behind(self, alias: str) -> Counter[str]:
         """Return how many wait here behind others, by the name of the lock."""
@@ -217,13 +195,22 @@ class LocalQueue:
         """Call the first one whose event loop goes on, unless it was called before."""
         while queue:
             first = queue[0]
-            if not first.abandoned and (first.called or self._call(first)):
+            is_closed = first.turn is not None and first.turn.abandoned
+            if not is_closed and (first.called or self._call(first)):
                 return
             self._stop_waiting(queue.popleft())
 
     def _call(self, ticket: Ticket) -> bool:
+        """Say that it is a ticket's turn; False if nobody waits for it any more.
+
+        After an interrupt the next call does the rest.
+        """
         self._stop_waiting(ticket)
-        return ticket.call()
+        turn = ticket.turn
+        if turn is not None and not turn.resolve(True) and not turn.answered:
+            return False
+        ticket.called = True
+        return True
 
     def _stop_waiting(self, ticket: Ticket) -> None:
         for key in ticket.owner.keys:
@@ -308,13 +295,6 @@ class WaitingCounts:
         elif backend in self._said:
             backend.store.apply(_DIRECTORY, [Delete(self._key)])
             del self._said[backend]
-
-
-def counted_queue() -> LocalQueue:
-    """Return a local queue whose numbers are written down."""
-    queue = LocalQueue()
-    queue.on_wait = WaitingCounts(queue).note
-    return queue
 
 
 @dataclass(frozen=True, slots=True)

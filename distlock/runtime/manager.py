@@ -15,7 +15,7 @@ from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_ree
 from distlock.runtime.events import event
 from distlock.runtime.hold import Hold, task_of
 from distlock.runtime.holds import Holds, not_held
-from distlock.runtime.local_queue import Ticket, counted_queue
+from distlock.runtime.local_queue import LocalQueue, Ticket, WaitingCounts
 from distlock.runtime.name_template import warn_if_unfilled
 from distlock.runtime.renewal import LeaseRenewer
 from distlock.signals import lock_acquired, lock_released
@@ -37,7 +37,8 @@ class LockManager:
 
     def __init__(self) -> None:
         #: the threads and tasks of this process that hold locks or wait for them
-        self.queue = counted_queue()
+        self.queue = LocalQueue()
+        self.queue.on_wait = WaitingCounts(self.queue).note
         self.renewer = LeaseRenewer()
         #: what they hold, lost or not
         self.holds = Holds(self.renewer)
@@ -95,8 +96,7 @@ class LockManager:
         """
         named = request.named
         hold = self.holds.find(request.key, request.claim.owner) if named else None
-        until = request.deadline if request.wait else clock()
-        if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold, until)):
+        if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold)):
             request.asked = not ticket.joined
         elif not named:
             if not request.wait:  # what follows has one time for all

@@ -179,15 +179,6 @@ class _Formatter(string.Formatter):
 
 _FORMATTER = _Formatter()
 
-#: How containers are written, and whether the order of what is in them says something.
-_CONTAINERS: dict[type, tuple[str, str, bool]] = {
-    dict: ("{", "}", False),
-    frozenset: ("{", "}", False),
-    list: ("[", "]", True),
-    set: ("{", "}", False),
-    tuple: ("[", "]", True),
-}
-
 
 class _Written:
     """A container, as it is written in a name."""
@@ -203,11 +194,12 @@ def _one_spelling(value: Any) -> Any:
     if isinstance(value, Enum) and isinstance(value.value, (str, int)):
         return value.value
     kind = type(value)
-    if kind not in _CONTAINERS:
-        return value
-    begin, end, ordered = _CONTAINERS[kind]
+    if kind in (list, tuple):
+        return _Written(f"[{', '.join(repr(_one_spelling(each)) for each in value)}]")
     if kind is dict:
         texts = [f"{_one_spelling(k)!r}: {_one_spelling(v)!r}" for k, v in value.items()]
-    else:
+    elif kind in (set, frozenset):
         texts = [repr(_one_spelling(each)) for each in value]
-    return _Written(begin + ", ".join(texts if ordered else sorted(texts)) + end)
+    else:
+        return value
+    return _Written(f"{{{', '.join(sorted(texts))}}}")

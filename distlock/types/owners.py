@@ -193,8 +193,8 @@ def current_liveness() -> Liveness:
 def _liveness_of(strand: Strand, work: Work | None) -> Liveness:
     if work is not None:
         return Liveness(weakref.ref(work), _work_goes_on)
-    if greenlet := _current_greenlet():
-        return Liveness(weakref.ref(greenlet), _greenlet_runs)
+    if gevent_patched():
+        return Liveness(weakref.ref(sys.modules["greenlet"].getcurrent()), _greenlet_runs)
     return Liveness(strand.thread, _thread_runs)
 
 
@@ -250,21 +250,10 @@ def _greenlet_runs(greenlet: Any) -> bool:
     return not greenlet.dead
 
 
-def _current_greenlet() -> Any:
-    if not gevent_patched():
-        return None
-    return sys.modules["greenlet"].getcurrent()
-
-
-class _Between(dict[str, str]):
-    """Which of the packages of _BETWEEN a module is in, "" for others; most are asked for again."""
-
-    def __missing__(self, module: str) -> str:
-        self[module] = next((name for name in _BETWEEN if module.startswith(name)), "")
-        return self[module]
-
-
-_between = _Between()
+@functools.cache
+def _between(module: str) -> str:
+    """Return which of the packages of _BETWEEN a module is in, "" for others."""
+    return next((name for name in _BETWEEN if module.startswith(name)), "")
 
 
 def call_site(description: str) -> tuple[str, str, bool]:
@@ -276,7 +265,7 @@ def call_site(description: str) -> tuple[str, str, bool]:
     frame: FrameType | None = sys._getframe(2)
     outermost = ""
     while frame is not None:
-        package = _between[frame.f_globals.get("__name__", "")]
+        package = _between(frame.f_globals.get("__name__", ""))
         if not package:
             site = f"{shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
             label = f"{description} (at {site})" if description else f"(at {site})"

@@ -147,11 +147,16 @@ def checked_data(data: object) -> dict[str, Any]:
         text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
         check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
-        wrong = TypeError if isinstance(error, TypeError) else ValueError
-        raise wrong(f"data must be JSON, got {shortened(data)}: {error}") from error
+        raise not_json("data", data, error) from error
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
         raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]
+
+
+def not_json(argument: str, value: object, error: Exception) -> Exception:
+    """Return the error for an argument that JSON cannot say, for this reason."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(f"{argument} must be JSON, got {shortened(value)}: {error}")
 
 
 def checked_seconds(argument: str, value: object) -> float:

@@ -362,6 +362,18 @@ def test_it_decorates_functions(using, name):
     assert asyncio.run(aask("c")) == "asked c"
 
 
+def test_a_limiter_that_was_used_by_itself_still_tells_names_apart(using, name):
+    limiter = RateLimiter(name + ":{account}", 1, LONG, using=using, on_busy="skip")
+    assert not taken(limiter)
+
+    @limiter
+    def ask(account):
+        return f"asked {account}"
+
+    assert [ask("a"), ask("b"), ask("a")] == ["asked a", "asked b", None]
+    assert not taken(limiter)
+
+
 def test_blocks_take_one_permit_each(using, name):
     limiter = RateLimiter(name, 2, LONG, using=using, on_busy="raise")
     with limiter:

@@ -1,0 +1,38 @@
+"""The loss of a lock ends the body in which a recipe is used, at whatever step it comes."""
+
+import pytest
+
+from distlock import locks
+from distlock.exceptions import BodyEnded
+from distlock.recipes import Progress, Queue
+
+
+@pytest.fixture
+def lose(local, monkeypatch):
+    """Let the next change of a record meet the loss of another lock."""
+
+    def meet(*args, **kwargs):
+        raise BodyEnded("the lock around this was lost")
+
+    return lambda: monkeypatch.setattr(locks["default"].store, "apply", meet)
+
+
+def test_at_the_end_of_a_block_that_has_failed(lose, name):
+    queue = Queue(name)
+    queue.put("letter")
+    with pytest.raises(BodyEnded), queue.get():
+        lose()
+        raise ValueError("no address")
+
+
+def test_when_a_progress_begins(lose, name):
+    lose()
+    with pytest.raises(BodyEnded):
+        Progress(name).start()
+
+
+def test_when_a_progress_ends(lose, name):
+    progress = Progress(name).start()
+    lose()
+    with pytest.raises(BodyEnded):
+        progress.finish()
