@@ -12,12 +12,12 @@ from django.core import signing
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
-from distlock.commands.output import release_command, show_command
+from distlock.commands import output
 from distlock.conf import locks
 from distlock.fan_out import call_backends
 from distlock.records.shared_backend import part_of
@@ -116,10 +116,7 @@ class LockRow:
         """This holder's part of a semaphore or a read/write lock; empty for a lock."""
         if self.info.kind is Kind.LOCK or not self.info.holders:
             return ""
-        if self.info.kind is Kind.RWLOCK:
-            return _("writer") if self.info.holders[0].writes else _("reader")
-        seats = self.info.seats
-        return ngettext("%(seats)d seat", "%(seats)d seats", seats) % {"seats": seats}
+        return output.share(self.info, self.info.holders[0])
 
     @property
     def taken(self) -> int:
@@ -140,12 +137,7 @@ class LockRow:
     @property
     def waiting(self) -> str:
         """How many wait, where that is known, and in how many processes if these are fewer."""
-        info = self.whole or self.info
-        number, processes = info.waiting, info.waiting_processes
-        if processes is None or number == processes:
-            return str(number)
-        text = ngettext("%(n)d in %(p)d process", "%(n)d in %(p)d processes", processes)
-        return text % {"n": number, "p": processes}
+        return output.waiting(self.whole or self.info)
 
     @property
     def status(self) -> DisplayStatus | None:
@@ -332,14 +324,14 @@ class LockDetail:
     @property
     def show_line(self) -> str:
         """The command that shows the lock."""
-        return show_command(LockInfo(self.name, self.alias, kind=self.kind))
+        return output.command_line("show", self.alias, self.name, *output.kind_option(self.kind))
 
     @property
     def release_line(self) -> str:
         """The command that breaks the hold; empty if there is none."""
         if self.row is None or self.row.status is None or self.row.kind:
             return ""  # of several holders each has one, which `locks show` prints
-        return release_command(self.row.info)
+        return output.release_command(self.row.info)
 
 
 def lock_detail(
