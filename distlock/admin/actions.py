@@ -49,28 +49,28 @@ SWEEP_TIMEOUT = 10.0
 _RENEWAL_ANSWER = 1.0
 
 
-class ReasonField(forms.CharField):
-    """Asks why. Without a reason nothing is done."""
+class ReasonForm(forms.Form):
+    """Asks why a hold is broken. Without a reason nothing is done."""
 
-    def __init__(self, *, help_text: Any) -> None:
-        super().__init__(
-            label=gettext_lazy("Reason"),
-            max_length=500,
-            help_text=help_text,
-            widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-            error_messages={"required": gettext_lazy("Please say why.")},
-        )
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=500,
+        help_text=gettext_lazy("It is written to the log with your name, the owner and the token."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+        error_messages={"required": gettext_lazy("Please say why.")},
+    )
 
 
-class ActionForm(forms.Form):
-    """Asks why something is done, and for a value if the action takes one."""
+class ActionForm(ReasonForm):
+    """Asks why something is done, and before that for a value if the action takes one."""
 
     def __init__(self, action: Action[Any], *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
+        default = gettext_lazy("It is written to the log with your name.")
+        self.fields["reason"].help_text = action.reason_help or default
         if action.value is not None:
             self.fields[action.value.name] = JsonField(action.value)
-        default = gettext_lazy("It is written to the log with your name.")
-        self.fields["reason"] = ReasonField(help_text=action.reason_help or default)
+            self.order_fields([action.value.name])
 
 
 class JsonField(forms.CharField):
@@ -92,14 +92,6 @@ class JsonField(forms.CharField):
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
-
-
-class ReasonForm(forms.Form):
-    """Asks why a hold is broken."""
-
-    reason = ReasonField(
-        help_text=gettext_lazy("It is written to the log with your name, the owner and the token.")
-    )
 
 
 #: The result of a forced release. "changed": the lock is no longer held under the token that the
