@@ -26,7 +26,7 @@ from distlock.backends.reading import together
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
 from distlock.recipes.cells import Facts
-from distlock.recipes.description import Action, Description, Detail, Ref
+from distlock.recipes.description import Action, Detail, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.types.lease import Kind
@@ -103,7 +103,7 @@ def overview(
 
 
 def _rows(entry: Entry, shown: Sequence[Found]) -> list[RecipeRow]:
-    describes: Description[Any] = entry.description
+    describes = entry.description
     names = defaultdict[str, list[str]](list)
     for name, alias in shown:
         names[alias].append(name)
@@ -133,11 +133,6 @@ class RecipeAdmin(PanelAdmin):
     entry: ClassVar[Entry]
 
     @property
-    def describes(self) -> Description[Any]:
-        """What these pages show."""
-        return self.entry.description  # type: ignore[no-any-return]
-
-    @property
     def view_permission(self) -> str:  # type: ignore[override]
         """The permission to see these pages."""
         return f"distlock.view_{self.opts.model_name}"
@@ -156,7 +151,7 @@ class RecipeAdmin(PanelAdmin):
                     action.name,
                     action.permission,
                 )
-                for action in self.describes.actions
+                for action in self.entry.description.actions
             ),
         ]
 
@@ -172,7 +167,7 @@ class RecipeAdmin(PanelAdmin):
             request,
             "coordination/list",
             title=str(self.opts.verbose_name_plural).capitalize(),
-            describes=self.describes,
+            describes=self.entry.description,
             aliases=aliases,
             filters=filters,
             overview=overview(
@@ -188,27 +183,27 @@ class RecipeAdmin(PanelAdmin):
         """Show one name: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
         self._check(request, alias, name)
-        ref = Ref(alias, name)
+        ref, describes = Ref(alias, name), self.entry.description
         answer = call_backends(
             [alias],
-            lambda backend, deadline: self.describes.read_page(ref, request.GET.dict()),
+            lambda backend, deadline: describes.read_page(ref, request.GET.dict()),
             wait_for_silent="retry" in request.GET,
         )[alias]
         detail: Detail | None = None
         if not answer.problem:
-            detail = self.describes.page(ref, answer.value)
+            detail = describes.page(ref, answer.value)
         return self._render(
             request,
             "coordination/detail",
             title=str(self.opts.verbose_name).capitalize(),
             subtitle=escaped(name),
-            describes=self.describes,
+            describes=describes,
             alias=alias,
             name=name,
             detail=detail,
             problem=answer.problem,
             permitted=self._permitted(request),
-            show_line=command_line(f"{self.entry.kind} {self.describes.show}", alias, name),
+            show_line=command_line(f"{self.entry.kind} {describes.show}", alias, name),
             log=audit.entries(alias, self.entry.kind, name),
         )
 
@@ -228,7 +223,8 @@ class RecipeAdmin(PanelAdmin):
         if "confirmed" in request.POST and form.is_valid():
             perform(request, self.entry.kind, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
-        answer = call_backends([ref.alias], lambda *_: self.describes.read_target(ref))[ref.alias]
+        read = self.entry.description.read_target
+        answer = call_backends([ref.alias], lambda *_: read(ref))[ref.alias]
         report = answer.value
         facts = None if report is None else action.facts(report, ref)
         if facts is not None and action.value and action.initial and not filled:
@@ -257,7 +253,7 @@ class RecipeAdmin(PanelAdmin):
         """Return the addresses of the actions that the user may take, by their names."""
         return {
             action.name: self._url(action.name)
-            for action in self.describes.actions
+            for action in self.entry.description.actions
             if request.user.has_perm(action.permission)
         }
 
