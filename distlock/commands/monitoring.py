@@ -77,9 +77,9 @@ def _top(
     backends.finish()
 
 
-def _look(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], list[Problem]]:
+def _look(backends: Backends) -> tuple[list[LockInfo], list[Problem]]:
     """Return the locks and what is wrong; raises no error of a backend. See Backends.ask()."""
-    found = backends.ask(_in_use, again=again)
+    found = backends.ask(_in_use)
     problems = [problem for each in found for problem in _problems(each)]
     for alias, why in backends.failures.items():
         text = why.removeprefix(f"DISTLOCK[{alias!r}]: ")
@@ -170,7 +170,7 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
         found, key = _look(Backends(using)), curses.KEY_RESIZE
         while key != ord("q"):
             if key != curses.KEY_RESIZE:
-                found = _look(Backends(using), again=True)
+                found = _look(Backends(using, again=True))
             height, width = screen.getmaxyx()
             screen.clear()
             for row, (line, colour) in enumerate(islice(_lines(*found, width - 1, height), height)):
