@@ -313,9 +313,7 @@ def _process(owner: Owner) -> tuple[str, int, str]:
 class LockDetail:
     """The content of the page about a lock. ``row`` is None if its backend did not answer."""
 
-    alias: str
-    kind: Kind
-    name: str
+    key: LockKey
     row: LockRow | None = None
     problem: str = ""
     stored: Mapping[str, str] = field(default_factory=dict)
@@ -324,7 +322,8 @@ class LockDetail:
     @property
     def show_line(self) -> str:
         """The command that shows the lock."""
-        return output.command_line("show", self.alias, self.name, *output.kind_option(self.kind))
+        alias, kind, name = self.key
+        return output.command_line("show", alias, name, *output.kind_option(kind))
 
     @property
     def release_line(self) -> str:
@@ -334,34 +333,26 @@ class LockDetail:
         return output.release_command(self.row.info)
 
 
-def lock_detail(
-    alias: str,
-    kind: Kind,
-    name: str,
-    *,
-    broken: BrokenHold | None = None,
-    wait_for_silent: bool = True,
-) -> LockDetail:
+def lock_detail(key: LockKey, broken: BrokenHold | None, *, wait_for_silent: bool) -> LockDetail:
     """Ask the backend for a lock; raises no error of the backend. See call_backends().
 
     ``broken`` is a hold of it that was broken: what its process holds now is asked for, too.
     """
 
-    def ask(
-        backend: BaseBackend, deadline: float
-    ) -> tuple[LockInfo, Mapping[str, str], Mapping[str, Any]]:
-        part, its_name = part_of(backend, kind), LockKey(alias, kind, name).backend_name
-        info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
+    def ask(backend: BaseBackend, deadline: float) -> LockDetail:
+        part, name = part_of(backend, key.kind), key.backend_name
+        info, stored = part.inspect(name, deadline), part.stored(name, deadline)
         info = Crowds.read(backend, manager().queue, deadline).added_to(info)
-        if broken is None:
-            return info, stored, {}
-        process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")
-        return info, stored, broken.aftermath(info, backend.page(process, deadline).locks)
+        aftermath: Mapping[str, Any] = {}
+        if broken is not None:
+            process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")
+            aftermath = broken.aftermath(info, backend.page(process, deadline).locks)
+        return LockDetail(key, LockRow(info), stored=stored, aftermath=aftermath)
 
-    answer = call_backends([alias], ask, wait_for_silent=wait_for_silent)[alias]
+    answer = call_backends([key.alias], ask, wait_for_silent=wait_for_silent)[key.alias]
     if answer.value is not None:
-        info, stored, aftermath = answer.value
-        return LockDetail(alias, kind, name, LockRow(info), stored=stored, aftermath=aftermath)
-    mine = [info for info in local_holds(alias) if (info.kind, info.name) == (kind, name)]
+        return answer.value
+    wanted = key.kind, key.name
+    mine = [info for info in local_holds(key.alias) if (info.kind, info.name) == wanted]
     held = LockRow(mine[0], suspended=True) if mine else None
-    return LockDetail(alias, kind, name, held, answer.problem)
+    return LockDetail(key, held, answer.problem)

@@ -27,7 +27,7 @@ from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.models import HeldLock
-from distlock.types.lease import LOCK_KINDS, Kind
+from distlock.types.lease import LOCK_KINDS, Kind, LockKey
 from distlock.types.query import DisplayStatus, Order
 from distlock.types.values import MAX_NAME, escaped
 
@@ -96,10 +96,8 @@ class HeldLockAdmin(PanelAdmin):
             title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
             detail=lock_detail(
-                alias,
-                kind,
-                name,
-                broken=BrokenHold.parse(request.GET.get("broken", "")),
+                LockKey(alias, kind, name),
+                BrokenHold.parse(request.GET.get("broken", "")),
                 wait_for_silent="retry" in request.GET,
             ),
             back=self._url("changelist") + self._list_query(request, request.GET).url(),
