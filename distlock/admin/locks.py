@@ -54,17 +54,15 @@ LABELS: dict[str, str | Promise] = {
 
 @dataclass(frozen=True, slots=True)
 class HoldRef:
-    """One hold of a lock: its backend, kind, name and token, as a form field."""
+    """One hold of a lock, which its token names, as a form field."""
 
-    alias: str
+    key: LockKey
     token: int
-    name: str
-    kind: Kind = Kind.LOCK
 
     @classmethod
     def of(cls, info: LockInfo) -> HoldRef:
         """Return the reference to the hold of a lock in use."""
-        return cls(info.using, info.token or 0, info.name, info.kind)
+        return cls(LockKey(info.using, info.kind, info.name), info.token or 0)
 
     @classmethod
     def parse(cls, text: str) -> HoldRef:
@@ -73,7 +71,7 @@ class HoldRef:
             case [str(alias), int(token), str(name), str(kind)] if 0 < len(name) <= MAX_NAME:
                 name.encode()  # no database can store half of a surrogate pair: a ValueError
                 if "\0" not in name:
-                    return cls(alias, int(token), name, Kind(kind))
+                    return cls(LockKey(alias, Kind(kind), name), int(token))
         raise ValueError(f"{text!r} names no hold")
 
     @classmethod
@@ -91,7 +89,8 @@ class HoldRef:
         return refs
 
     def __str__(self) -> str:
-        return json.dumps([self.alias, self.token, self.name, self.kind])
+        alias, kind, name = self.key
+        return json.dumps([alias, self.token, name, kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +212,12 @@ class LockRow:
         """The name given as ``Lock(owner=…)``; empty for a thread or task."""
         owner = self.info.owner
         return owner.key.removeprefix(NAMED) if owner and is_named(owner) else ""
+
+
+def read_row(backend: BaseBackend, key: LockKey, deadline: float) -> LockRow:
+    """Ask a backend for a lock."""
+    info = part_of(backend, key.kind).inspect(key.backend_name, deadline)
+    return LockRow(Crowds.read(backend, manager().queue, deadline).added_to(info))
 
 
 def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
@@ -340,14 +345,13 @@ def lock_detail(key: LockKey, broken: BrokenHold | None, *, wait_for_silent: boo
     """
 
     def ask(backend: BaseBackend, deadline: float) -> LockDetail:
-        part, name = part_of(backend, key.kind), key.backend_name
-        info, stored = part.inspect(name, deadline), part.stored(name, deadline)
-        info = Crowds.read(backend, manager().queue, deadline).added_to(info)
+        row = read_row(backend, key, deadline)
+        stored = part_of(backend, key.kind).stored(key.backend_name, deadline)
         aftermath: Mapping[str, Any] = {}
         if broken is not None:
             process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")
-            aftermath = broken.aftermath(info, backend.page(process, deadline).locks)
-        return LockDetail(key, LockRow(info), stored=stored, aftermath=aftermath)
+            aftermath = broken.aftermath(row.info, backend.page(process, deadline).locks)
+        return LockDetail(key, row, stored=stored, aftermath=aftermath)
 
     answer = call_backends([key.alias], ask, wait_for_silent=wait_for_silent)[key.alias]
     if answer.value is not None:

@@ -150,7 +150,7 @@ class HeldLockAdmin(PanelAdmin):
         more = {"back": query.url()}
         if released and before and (broken := BrokenHold.of(before[0])):
             more["broken"] = broken.signed()
-        return self._address(refs[0].alias, refs[0].kind, refs[0].name, **more)
+        return self._address(*refs[0].key, **more)
 
     def _list_query(self, request: HttpRequest, sent: QueryDict) -> Query:
         """Return the list from which somebody came to a page, as ``back`` says."""
