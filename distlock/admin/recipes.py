@@ -6,7 +6,7 @@ They are drawn from its description, and have a permission to see them and one f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -70,18 +70,14 @@ class RecipeList:
 
 
 def overview(
-    entry: Entry,
-    aliases: list[str],
-    *,
-    backend: str = "",
-    search: str = "",
-    page: str = "1",
-    wait_for_silent: bool = True,
+    entry: Entry, aliases: list[str], filters: Mapping[str, str], page: str, wait_for_silent: bool
 ) -> RecipeList:
     """Ask all backends for names, and then for what the names on this page stand for.
 
-    If no name matches a search, it goes on in what the rows of the list show.
+    ``filters`` are the alias of a ``backend``, and a text to ``search``; an empty one is none. If
+    no name matches the text, it goes on in what the rows of the list show.
     """
+    backend, search = filters["backend"], filters["search"]
     answers = call_backends(
         aliases,
         lambda each, deadline: names_of(entry.kind, each.alias),
@@ -163,6 +159,9 @@ class RecipeAdmin(PanelAdmin):
             "backend": backend if backend in aliases else "",
             "search": asked.get("q", "").replace("\0", "").strip()[:MAX_NAME],
         }
+        found = overview(
+            self.entry, aliases, filters, asked.get("page", "1"), wait_for_silent="retry" in asked
+        )
         return self._render(
             request,
             "coordination/list",
@@ -170,13 +169,7 @@ class RecipeAdmin(PanelAdmin):
             describes=self.entry.description,
             aliases=aliases,
             filters=filters,
-            overview=overview(
-                self.entry,
-                aliases,
-                page=asked.get("page", "1"),
-                wait_for_silent="retry" in asked,
-                **filters,
-            ),
+            overview=found,
         )
 
     def detail_view(self, request: HttpRequest) -> HttpResponse:
