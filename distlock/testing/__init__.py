@@ -209,20 +209,16 @@ class WrittenRecords:
 
     def remove(self) -> None:
         """Remove the records that were made since then, but not those of what still runs here."""
-        stores = set(_open_stores())
+        stores = set()
+        for backend in locks.made():  # use would open again those that were closed
+            with suppress(NotSupported):
+                stores.add(backend.store)
         for (store, directory), revision in tuple(self._first.items()):
             if store in stores:
                 with suppress(Exception):  # its backend may be down, or closed to this test
                     _remove(store, directory, revision)
         self._first.clear()
         forget_values()
-
-
-def _open_stores() -> Iterator[RecordStore]:
-    """Yield the stores of backends that were not closed; use would open those again."""
-    for backend in locks.made():
-        with suppress(NotSupported):
-            yield backend.store
 
 
 def _remove(store: RecordStore, directory: str, since: int) -> None:
