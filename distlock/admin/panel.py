@@ -131,17 +131,13 @@ def known_aliases(request: HttpRequest) -> list[str]:
 
 
 def write_log(
-    request: HttpRequest,
-    key: LockKey,
-    message: Any,
-    values: dict[str, Any],
-    action: str = "",
+    request: HttpRequest, key: LockKey, message: Any, values: dict[str, Any], action: str
 ) -> None:
     """Log what the user did to something, or to a whole backend if the name is empty.
 
     It is written to the admin's log and to the site's own. If the first fails, the user gets a
-    message. With ``action`` it is written to the audit log, too; recipes write there themselves
-    what they do.
+    message. With an ``action`` it is written to the audit log, too; without one, as recipes write
+    there themselves what they do.
     """
     user: Any = request.user
     alias, kind, name = key
