@@ -68,10 +68,7 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
 
     def _page(self, address: str, view: View, name: str, permission: str = "") -> URLPattern:
         """Return the address of a page that takes a permission, beside that to view."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        return path(address, self._with_permission(view, permission), name=name)
 
-    def _with_permission(self, view: View, permission: str) -> View:
         @wraps(view)
         def checked(request: HttpRequest, **more: str) -> HttpResponse:
             may = not permission or request.user.has_perm(permission)
@@ -85,7 +82,8 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
         # other.
         for database in connections:
             inner = transaction.non_atomic_requests(using=database)(inner)
-        return inner
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(address, inner, name=name)
 
     def _url(self, page: str) -> str:
         """Return the address of a page, in the site that shows it."""

@@ -31,7 +31,6 @@ from distlock.types.lease import LOCK_KINDS, Kind, LockKey
 from distlock.types.query import DisplayStatus, Order
 from distlock.types.values import MAX_NAME, escaped
 
-VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 #: Holds that are broken at once, of all that a filter finds.
@@ -47,7 +46,7 @@ _health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]
 class HeldLockAdmin(PanelAdmin):
     """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
-    view_permission = VIEW
+    view_permission = "distlock.view_databaselock"
 
     def __init__(self, model: type[HeldLock], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)
