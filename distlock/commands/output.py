@@ -330,13 +330,9 @@ def kind_option(kind: Kind) -> list[str]:
 def command_line(verb: str, using: str, name: str, *more: str) -> str:
     """Return the command about a name; ``verb`` is ``show`` or ``election show``, say."""
     options = " ".join(shlex.quote(option) for option in (f"--using={using}", *more))
-    return f"manage.py locks {verb} {options} {_shell_word(name)}"
-
-
-def _shell_word(name: str) -> str:
     shown = quoted(name)
     word = shown if shown.startswith("$'") else shlex.quote(shown)
-    return f"-- {word}" if name.startswith("-") else word
+    return f"manage.py locks {verb} {options} {'-- ' if name.startswith('-') else ''}{word}"
 
 
 def text_of(cell: Cell) -> object:
