@@ -23,7 +23,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import ThreadCall, WorkerThreads
 from distlock.conf import locks
-from distlock.exceptions import LockError
+from distlock.exceptions import LockError, NotSupported
 from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
@@ -46,8 +46,8 @@ T = TypeVar("T")
 class BackendAnswer(Generic[T]):
     """What a backend returned after ``seconds``; None, and the ``problem``, if it failed.
 
-    ``backend`` is None if the settings of this alias are wrong. ``silent``: it has not answered in
-    time.
+    ``backend`` is None if the settings of this alias are wrong, or no lock works in this process.
+    ``silent``: it has not answered in time.
     """
 
     alias: str
@@ -137,7 +137,7 @@ def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, Back
 def _unasked(alias: str) -> BackendAnswer[Any]:
     try:
         return BackendAnswer(alias, locks[alias])  # imports a driver, which may take some time
-    except ImproperlyConfigured as error:
+    except (ImproperlyConfigured, NotSupported) as error:
         return BackendAnswer(alias, problem=one_line(error))
 
 
