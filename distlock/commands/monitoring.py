@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime
@@ -166,7 +167,8 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
                 curses.init_pair(2, curses.COLOR_YELLOW, -1)
                 colours[output.ALARM] |= curses.color_pair(1)
                 colours[output.WARNING] |= curses.color_pair(2)
-        screen.timeout(int(every * 1000))
+        # curses takes milliseconds as a C int; with 0 it would not wait at all.
+        screen.timeout(min(math.ceil(every * 1000), 2**31 - 1))
         found, key = _look(Backends(using)), curses.KEY_RESIZE
         while key != ord("q"):
             if key != curses.KEY_RESIZE:
