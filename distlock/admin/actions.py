@@ -65,7 +65,8 @@ class ActionForm(ReasonForm):
     def __init__(self, action: Action[Any], *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
         default = gettext_lazy("It is written to the log with your name.")
-        self.fields["reason"].help_text = action.reason_help or default
+        help_text: Any = action.reason_help or default  # Django's type of a Text is another one
+        self.fields["reason"].help_text = help_text
         if action.value is not None:
             self.fields[action.value.name] = JsonField(action.value)
             self.order_fields([action.value.name])
