@@ -29,7 +29,7 @@ from distlock.recipes.cells import Facts
 from distlock.recipes.description import Action, Detail, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
-from distlock.types.lease import Kind
+from distlock.types.lease import LockKey
 from distlock.types.values import MAX_NAME, checked_name, escaped
 
 #: Names on a page of the list, and names whose rows are searched if no name matches.
@@ -210,7 +210,7 @@ class RecipeAdmin(PanelAdmin):
         self._check(request, ref.alias, ref.name)
         if chosen := request.POST.getlist("item"):
             ref = replace(ref, target=",".join(chosen))
-        back = self._address(ref.alias, self.entry.kind, ref.name)
+        back = self._address(LockKey(ref.alias, self.entry.kind, ref.name))
         filled = "confirmed" in request.POST or "preview" in request.POST
         form = ActionForm(action, request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
@@ -259,5 +259,5 @@ class RecipeAdmin(PanelAdmin):
         if alias not in known_aliases(request):
             raise Http404
 
-    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
-        return f"{self._url('one')}?{urlencode({'backend': alias, 'name': name, **more})}"
+    def _address(self, key: LockKey, **more: str) -> str:
+        return f"{self._url('one')}?{urlencode({'backend': key.alias, 'name': key.name, **more})}"

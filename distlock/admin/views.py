@@ -149,7 +149,7 @@ class HeldLockAdmin(PanelAdmin):
         more = {"back": query.url()}
         if released and before and (broken := BrokenHold.of(before[0])):
             more["broken"] = broken.signed()
-        return self._address(*refs[0].key, **more)
+        return self._address(refs[0].key, **more)
 
     def _list_query(self, request: HttpRequest, sent: QueryDict) -> Query:
         """Return the list from which somebody came to a page, as ``back`` says."""
@@ -157,7 +157,8 @@ class HeldLockAdmin(PanelAdmin):
             QueryDict(sent.get("back", "").removeprefix("?")), known_aliases(request)
         )
 
-    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+    def _address(self, key: LockKey, **more: str) -> str:
+        alias, kind, name = key
         values = {"backend": alias, "name": name, **({} if kind is Kind.LOCK else {"kind": kind})}
         # No browser or proxy takes an address of any length, and names may be long.
         values |= {key: value for key, value in more.items() if len(value) <= _MAX_PARAMETER}

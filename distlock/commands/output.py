@@ -5,7 +5,7 @@ Tables for people fit into a terminal; elsewhere nothing is cut, nor left out.
 Names of locks, hosts and threads come from anywhere, and are shown to the person who decides what
 to break. So text is escaped for terminals and quoted for shells.
 
-What the admin writes, too, is translated: ``locks`` switches translations off.
+Texts that the admin shows, too, are translated there: ``locks`` switches translations off.
 """
 
 from __future__ import annotations
