@@ -136,20 +136,15 @@ class RecipeAdmin(PanelAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses of these pages, in place of those of a model."""
         page = self._page
-        return [
+        urls = [
             page("", require_safe(self.list_view), "changelist"),
             page("one/", require_safe(self.detail_view), "one"),
             page("<path:object_id>/change/", require_safe(self.logged_view), "change"),
-            *(
-                page(
-                    f"{action.name}/",
-                    require_POST(partial(self.action_view, action=action)),
-                    action.name,
-                    action.permission,
-                )
-                for action in self.entry.description.actions
-            ),
         ]
+        for action in self.entry.description.actions:
+            view = require_POST(partial(self.action_view, action=action))
+            urls.append(page(f"{action.name}/", view, action.name, action.permission))
+        return urls
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Show all backends and one page of the names in them."""
