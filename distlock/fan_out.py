@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -77,7 +78,7 @@ def call_backends(
     timeout: float | None = None,
     *,
     wait_for_silent: bool = True,
-    heard: Mapping[str, float] | None = None,
+    heard: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, BackendAnswer[T]]:
     """Return what ``call(backend, deadline)`` returns for each backend, by alias, in their order.
 
@@ -90,8 +91,6 @@ def call_backends(
     """
     if timeout is None:
         timeout = TIMEOUT
-    if heard is None:
-        heard = {}
     answers: dict[str, BackendAnswer[T]] = {alias: _unasked(alias) for alias in aliases}
     jobs: list[tuple[BackendAnswer[T], BaseBackend, ThreadCall[tuple[T, float]]]] = []
     began = clock()
