@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -23,7 +24,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.workers import ThreadCall, WorkerThreads
 from distlock.conf import locks
-from distlock.exceptions import LockError
+from distlock.exceptions import LockError, NotSupported
 from distlock.types.values import escaped
 
 logger = logging.getLogger("distlock")
@@ -46,8 +47,8 @@ T = TypeVar("T")
 class BackendAnswer(Generic[T]):
     """What a backend returned after ``seconds``; None, and the ``problem``, if it failed.
 
-    ``backend`` is None if the settings of this alias are wrong. ``silent``: it has not answered in
-    time.
+    ``backend`` is None if the settings of this alias are wrong, or no lock works in this process.
+    ``silent``: it has not answered in time.
     """
 
     alias: str
@@ -77,7 +78,7 @@ def call_backends(
     timeout: float | None = None,
     *,
     wait_for_silent: bool = True,
-    heard: Mapping[str, float] | None = None,
+    heard: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, BackendAnswer[T]]:
     """Return what ``call(backend, deadline)`` returns for each backend, by alias, in their order.
 
@@ -90,8 +91,6 @@ def call_backends(
     """
     if timeout is None:
         timeout = TIMEOUT
-    if heard is None:
-        heard = {}
     answers: dict[str, BackendAnswer[T]] = {alias: _unasked(alias) for alias in aliases}
     jobs: list[tuple[BackendAnswer[T], BaseBackend, ThreadCall[tuple[T, float]]]] = []
     began = clock()
@@ -137,7 +136,7 @@ def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, Back
 def _unasked(alias: str) -> BackendAnswer[Any]:
     try:
         return BackendAnswer(alias, locks[alias])  # imports a driver, which may take some time
-    except ImproperlyConfigured as error:
+    except (ImproperlyConfigured, NotSupported) as error:
         return BackendAnswer(alias, problem=one_line(error))
 
 

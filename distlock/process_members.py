@@ -37,49 +37,43 @@ _AT_EXIT = 2.0
 _MOST_QUEUES = 20
 
 
-class ProcessMembers:
-    """The groups that this process has joined for the sake of the setting, by role."""
+#: The groups that this process has joined for the sake of the setting, by role.
+_groups: fork.PerProcess[dict[str, Group]] = fork.PerProcess(dict)
 
-    def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
 
-    def join(self, role: str, data: Mapping[str, Any]) -> None:
-        """Join the group of a role soon, unless it has been joined; errors go to the log."""
-        if role in self._groups:
+def _join_soon(role: str, data: Mapping[str, Any]) -> None:
+    """Join the group of a role soon, unless it has been joined; errors go to the log."""
+    joined = _groups()
+    if role in joined:
+        return
+    try:
+        groups = configured_groups()
+        group = Group(groups[role], data={"role": role, **data}, using=groups["using"])
+        if joined.setdefault(role, group) is group:
+            start(_join, "distlock-member", role, group)
+    except RuntimeError as error:  # no more threads: the next request tries again
+        joined.pop(role, None)
+        logger.warning("could not join the group for %r yet: %s", role, error)
+    except Exception:
+        logger.exception("could not join the group for %r of %s", role, GROUPS_SETTING)
+
+
+def _join(role: str, group: Group) -> None:
+    for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
+        if _groups().get(role) is not group:
             return
         try:
-            groups = configured_groups()
-            group = Group(groups[role], data={"role": role, **data}, using=groups["using"])
-            if self._groups.setdefault(role, group) is group:
-                start(self._join, "distlock-member", role, group)
-        except RuntimeError as error:  # no more threads: the next request tries again
-            self._groups.pop(role, None)
-            logger.warning("could not join the group for %r yet: %s", role, error)
+            group.join()
+            fork.at_exit(_on_end)  # now, so that it comes before backends close
+            break
+        except LockUnavailable as error:
+            thread_logger.warning("%r cannot be joined yet: %s", group, error)
         except Exception:
-            logger.exception("could not join the group for %r of %s", role, GROUPS_SETTING)
-
-    def _join(self, role: str, group: Group) -> None:
-        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
-            if self._groups.get(role) is not group:
-                return
-            try:
-                group.join()
-                fork.at_exit(_on_end)  # now, so that it comes before backends close
-                break
-            except LockUnavailable as error:
-                thread_logger.warning("%r cannot be joined yet: %s", group, error)
-            except Exception:
-                thread_logger.exception("%r cannot be joined", group)
-                return
-            time.sleep(pause)
-        if self._groups.get(role) is not group:  # the process is about to end
-            _leave(group)
-
-    def leave(self) -> None:
-        """Leave all groups, for the process ends; it gets a moment for that."""
-        groups, self._groups = self._groups, {}
-        for group in groups.values():
-            _leave(group)
+            thread_logger.exception("%r cannot be joined", group)
+            return
+        time.sleep(pause)
+    if _groups().get(role) is not group:  # the process is about to end
+        _leave(group)
 
 
 def _leave(group: Group) -> None:
@@ -87,9 +81,6 @@ def _leave(group: Group) -> None:
         group.leave(timeout=_AT_EXIT)
     except LockError as error:
         logger.warning("%r could not be left: %s", group, error)
-
-
-_members = fork.PerProcess(ProcessMembers)
 
 
 def watch() -> None:
@@ -110,12 +101,12 @@ def watch() -> None:
 
 def _on_request(**kwargs: Any) -> None:
     if not in_test_environment():  # nor with the requests of a test client
-        _members().join("web", {})
+        _join_soon("web", {})
 
 
 def _on_pool_process(*, sender: Any, **kwargs: Any) -> None:
     """Join as a process of a prefork pool, or as the one of a solo pool."""
-    _members().join("celery", _worker_data(sender))
+    _join_soon("celery", _worker_data(sender))
 
 
 def _on_worker(*, sender: Any, **kwargs: Any) -> None:
@@ -123,11 +114,15 @@ def _on_worker(*, sender: Any, **kwargs: Any) -> None:
     from celery.concurrency.prefork import TaskPool
 
     if not isinstance(sender.pool, TaskPool):
-        _members().join("celery", _worker_data(sender.hostname))
+        _join_soon("celery", _worker_data(sender.hostname))
 
 
 def _on_end(**kwargs: Any) -> None:
-    _members().leave()
+    """Leave all groups, for the process ends; it gets a moment for each."""
+    joined = _groups()
+    for role in joined.copy():
+        if (group := joined.pop(role, None)) is not None:
+            _leave(group)
 
 
 def _worker_data(worker: Any) -> dict[str, Any]:

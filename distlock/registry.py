@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from distlock.types.lease import Kind
+
+if TYPE_CHECKING:
+    from distlock.typed import Description  # a stub
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class Entry:
         return self.kind.title().replace("-", "")
 
     @cached_property
-    def description(self) -> Any:
+    def description(self) -> Description[Any]:
         """Its Description; this imports the recipe."""
-        return import_string(f"distlock.recipes.{self.path}")()
+        return import_string(f"distlock.recipes.{self.path}")()  # type: ignore[no-any-return]
 
 
 #: In the order in which the admin and the terminal list them.

@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from distlock import audit, fan_out
-from distlock.admin.locks import HoldRef, LockRow
+from distlock.admin.locks import HoldRef, LockRow, read_row
 from distlock.admin.panel import error_text, names_in_message, write_log
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
@@ -35,8 +35,6 @@ from distlock.recipes.cells import Text
 from distlock.recipes.description import Action, Effect, JsonInput, Ref
 from distlock.records.shared_backend import part_of, sweep_every_kind
 from distlock.runtime.events import send_event
-from distlock.runtime.local_queue import Crowds
-from distlock.runtime.manager import manager
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind, Lease, LockKey
 from distlock.types.query import DisplayStatus
@@ -49,28 +47,29 @@ SWEEP_TIMEOUT = 10.0
 _RENEWAL_ANSWER = 1.0
 
 
-class ReasonField(forms.CharField):
-    """Asks why. Without a reason nothing is done."""
+class ReasonForm(forms.Form):
+    """Asks why a hold is broken. Without a reason nothing is done."""
 
-    def __init__(self, *, help_text: Any) -> None:
-        super().__init__(
-            label=gettext_lazy("Reason"),
-            max_length=500,
-            help_text=help_text,
-            widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-            error_messages={"required": gettext_lazy("Please say why.")},
-        )
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=500,
+        help_text=gettext_lazy("It is written to the log with your name, the owner and the token."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+        error_messages={"required": gettext_lazy("Please say why.")},
+    )
 
 
-class ActionForm(forms.Form):
-    """Asks why something is done, and for a value if the action takes one."""
+class ActionForm(ReasonForm):
+    """Asks why something is done, and before that for a value if the action takes one."""
 
     def __init__(self, action: Action[Any], *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
+        default = gettext_lazy("It is written to the log with your name.")
+        help_text: Any = action.reason_help or default  # Django's type of a Text is another one
+        self.fields["reason"].help_text = help_text
         if action.value is not None:
             self.fields[action.value.name] = JsonField(action.value)
-        default = gettext_lazy("It is written to the log with your name.")
-        self.fields["reason"] = ReasonField(help_text=action.reason_help or default)
+            self.order_fields([action.value.name])
 
 
 class JsonField(forms.CharField):
@@ -92,14 +91,6 @@ class JsonField(forms.CharField):
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
-
-
-class ReasonForm(forms.Form):
-    """Asks why a hold is broken."""
-
-    reason = ReasonField(
-        help_text=gettext_lazy("It is written to the log with your name, the owner and the token.")
-    )
 
 
 #: The result of a forced release. "changed": the lock is no longer held under the token that the
@@ -151,14 +142,14 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
     """
 
     def inspect(backend: BaseBackend, deadline: float) -> dict[HoldRef, LockRow]:
-        mine = [ref for ref in refs if ref.alias == backend.alias]
+        mine = [ref for ref in refs if ref.key.alias == backend.alias]
         return {ref: _row_now(backend, ref, deadline) for ref in mine}
 
-    answers = call_backends({ref.alias for ref in refs}, inspect)
+    answers = call_backends({ref.key.alias for ref in refs}, inspect)
     unchanged: list[LockRow] = []
     changed: list[ChangedHold] = []
     for ref in refs:
-        answer = answers[ref.alias]
+        answer = answers[ref.key.alias]
         row = answer.value[ref] if answer.value else None
         if row is not None and row.status is not None and row.ref == ref:
             unchanged.append(row)
@@ -169,9 +160,7 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
 
 def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
-    part = part_of(backend, ref.kind)
-    info = part.inspect(LockKey(ref.alias, ref.kind, ref.name).backend_name, deadline)
-    row = LockRow(Crowds.read(backend, manager().queue, deadline).added_to(info))
+    row = read_row(backend, ref.key, deadline)
     return next((each for each in row.holders if each.ref == ref), row)
 
 
@@ -216,7 +205,7 @@ def force_release(request: HttpRequest, refs: Sequence[HoldRef], reason: str) ->
         if done:
             level, sentence = _MESSAGES[outcome]
             text, problem = sentence % {"count": len(done)}, error_text(request, done[0][1])
-            named = names_in_message([ref.name for ref, _ in done])
+            named = names_in_message([ref.key.name for ref, _ in done])
             messages.add_message(request, level, format_html("{} {} {}", text, named, problem))
     return [ref for ref, _ in results["released"]]
 
@@ -229,19 +218,19 @@ def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lea
 
     ``failed`` has the problems of backends, by alias.
     """
-    if problem := failed.get(ref.alias, ""):
+    alias, kind, name = ref.key
+    if problem := failed.get(alias, ""):
         return "not sent", problem, None
     try:
-        backend = part_of(locks[ref.alias], ref.kind)
-        name = LockKey(ref.alias, ref.kind, ref.name).backend_name
-        lease = backend.force_release(name, ref.token, clock() + fan_out.TIMEOUT)
+        backend, until = part_of(locks[alias], kind), clock() + fan_out.TIMEOUT
+        lease = backend.force_release(ref.key.backend_name, ref.token, until)
     except Exception as error:
-        failed[ref.alias] = problem = one_line(error)
+        failed[alias] = problem = one_line(error)
         if not isinstance(error, (LockError, ImproperlyConfigured)):
-            logger.exception("backend %r failed when the admin released a lock", ref.alias)
+            logger.exception("backend %r failed when the admin released a lock", alias)
         elif not (isinstance(error, LockUnavailable) and error.maybe_applied):
             return "not sent", problem, None
-        logger.warning("no answer to the release of %r on %r: %s", ref.name, ref.alias, problem)
+        logger.warning("no answer to the release of %r on %r: %s", name, alias, problem)
         return "unknown", problem, None
     if lease is None:
         return "changed", "", None
@@ -253,7 +242,7 @@ def _report_release(
 ) -> None:
     """Tell and log what was done, or may have been. The log has no texts of errors."""
     if lease is not None:
-        send_event(lock_broken, part_of(locks[ref.alias], ref.kind), lease)
+        send_event(lock_broken, part_of(locks[ref.key.alias], ref.key.kind), lease)
         message = gettext_lazy(
             "Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s"
         )
@@ -264,8 +253,7 @@ def _report_release(
     else:
         return
     values = {"token": ref.token, "owner": lease and lease.owner, "reason": reason}
-    key = LockKey(ref.alias, ref.kind, ref.name)
-    write_log(request, key, message, values, "release")
+    write_log(request, ref.key, message, values, "release")
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:

@@ -12,12 +12,12 @@ from django.core import signing
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
-from distlock.commands.output import release_command, show_command
+from distlock.commands import output
 from distlock.conf import locks
 from distlock.fan_out import call_backends
 from distlock.records.shared_backend import part_of
@@ -54,17 +54,15 @@ LABELS: dict[str, str | Promise] = {
 
 @dataclass(frozen=True, slots=True)
 class HoldRef:
-    """One hold of a lock: its backend, kind, name and token, as a form field."""
+    """One hold of a lock, which its token names, as a form field."""
 
-    alias: str
+    key: LockKey
     token: int
-    name: str
-    kind: Kind = Kind.LOCK
 
     @classmethod
     def of(cls, info: LockInfo) -> HoldRef:
         """Return the reference to the hold of a lock in use."""
-        return cls(info.using, info.token or 0, info.name, info.kind)
+        return cls(LockKey(info.using, info.kind, info.name), info.token or 0)
 
     @classmethod
     def parse(cls, text: str) -> HoldRef:
@@ -73,7 +71,7 @@ class HoldRef:
             case [str(alias), int(token), str(name), str(kind)] if 0 < len(name) <= MAX_NAME:
                 name.encode()  # no database can store half of a surrogate pair: a ValueError
                 if "\0" not in name:
-                    return cls(alias, int(token), name, Kind(kind))
+                    return cls(LockKey(alias, Kind(kind), name), int(token))
         raise ValueError(f"{text!r} names no hold")
 
     @classmethod
@@ -91,7 +89,8 @@ class HoldRef:
         return refs
 
     def __str__(self) -> str:
-        return json.dumps([self.alias, self.token, self.name, self.kind])
+        alias, kind, name = self.key
+        return json.dumps([alias, self.token, name, kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +115,7 @@ class LockRow:
         """This holder's part of a semaphore or a read/write lock; empty for a lock."""
         if self.info.kind is Kind.LOCK or not self.info.holders:
             return ""
-        if self.info.kind is Kind.RWLOCK:
-            return _("writer") if self.info.holders[0].writes else _("reader")
-        seats = self.info.seats
-        return ngettext("%(seats)d seat", "%(seats)d seats", seats) % {"seats": seats}
+        return output.share(self.info, self.info.holders[0])
 
     @property
     def taken(self) -> int:
@@ -140,12 +136,7 @@ class LockRow:
     @property
     def waiting(self) -> str:
         """How many wait, where that is known, and in how many processes if these are fewer."""
-        info = self.whole or self.info
-        number, processes = info.waiting, info.waiting_processes
-        if processes is None or number == processes:
-            return str(number)
-        text = ngettext("%(n)d in %(p)d process", "%(n)d in %(p)d processes", processes)
-        return text % {"n": number, "p": processes}
+        return output.waiting(self.whole or self.info)
 
     @property
     def status(self) -> DisplayStatus | None:
@@ -221,6 +212,12 @@ class LockRow:
         """The name given as ``Lock(owner=…)``; empty for a thread or task."""
         owner = self.info.owner
         return owner.key.removeprefix(NAMED) if owner and is_named(owner) else ""
+
+
+def read_row(backend: BaseBackend, key: LockKey, deadline: float) -> LockRow:
+    """Ask a backend for a lock."""
+    info = part_of(backend, key.kind).inspect(key.backend_name, deadline)
+    return LockRow(Crowds.read(backend, manager().queue, deadline).added_to(info))
 
 
 def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
@@ -321,9 +318,7 @@ def _process(owner: Owner) -> tuple[str, int, str]:
 class LockDetail:
     """The content of the page about a lock. ``row`` is None if its backend did not answer."""
 
-    alias: str
-    kind: Kind
-    name: str
+    key: LockKey
     row: LockRow | None = None
     problem: str = ""
     stored: Mapping[str, str] = field(default_factory=dict)
@@ -332,44 +327,36 @@ class LockDetail:
     @property
     def show_line(self) -> str:
         """The command that shows the lock."""
-        return show_command(LockInfo(self.name, self.alias, kind=self.kind))
+        alias, kind, name = self.key
+        return output.command_line("show", alias, name, *output.kind_option(kind))
 
     @property
     def release_line(self) -> str:
         """The command that breaks the hold; empty if there is none."""
         if self.row is None or self.row.status is None or self.row.kind:
             return ""  # of several holders each has one, which `locks show` prints
-        return release_command(self.row.info)
+        return output.release_command(self.row.info)
 
 
-def lock_detail(
-    alias: str,
-    kind: Kind,
-    name: str,
-    *,
-    broken: BrokenHold | None = None,
-    wait_for_silent: bool = True,
-) -> LockDetail:
+def lock_detail(key: LockKey, broken: BrokenHold | None, *, wait_for_silent: bool) -> LockDetail:
     """Ask the backend for a lock; raises no error of the backend. See call_backends().
 
     ``broken`` is a hold of it that was broken: what its process holds now is asked for, too.
     """
 
-    def ask(
-        backend: BaseBackend, deadline: float
-    ) -> tuple[LockInfo, Mapping[str, str], Mapping[str, Any]]:
-        part, its_name = part_of(backend, kind), LockKey(alias, kind, name).backend_name
-        info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
-        info = Crowds.read(backend, manager().queue, deadline).added_to(info)
-        if broken is None:
-            return info, stored, {}
-        process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")
-        return info, stored, broken.aftermath(info, backend.page(process, deadline).locks)
+    def ask(backend: BaseBackend, deadline: float) -> LockDetail:
+        row = read_row(backend, key, deadline)
+        stored = part_of(backend, key.kind).stored(key.backend_name, deadline)
+        aftermath: Mapping[str, Any] = {}
+        if broken is not None:
+            process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")
+            aftermath = broken.aftermath(row.info, backend.page(process, deadline).locks)
+        return LockDetail(key, row, stored=stored, aftermath=aftermath)
 
-    answer = call_backends([alias], ask, wait_for_silent=wait_for_silent)[alias]
+    answer = call_backends([key.alias], ask, wait_for_silent=wait_for_silent)[key.alias]
     if answer.value is not None:
-        info, stored, aftermath = answer.value
-        return LockDetail(alias, kind, name, LockRow(info), stored=stored, aftermath=aftermath)
-    mine = [info for info in local_holds(alias) if (info.kind, info.name) == (kind, name)]
+        return answer.value
+    wanted = key.kind, key.name
+    mine = [info for info in local_holds(key.alias) if (info.kind, info.name) == wanted]
     held = LockRow(mine[0], suspended=True) if mine else None
-    return LockDetail(alias, kind, name, held, answer.problem)
+    return LockDetail(key, held, answer.problem)

@@ -58,20 +58,17 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect from the object id of a log entry to the page about that name."""
-        alias, kind, name = parse_log_key(unquote(object_id))
-        url = self._address(alias, kind, name) if name else self._url("changelist")
+        key = parse_log_key(unquote(object_id))
+        url = self._address(key) if key.name else self._url("changelist")
         return HttpResponseRedirect(url)
 
-    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+    def _address(self, key: LockKey, **more: str) -> str:
         """Return the address of the page about a name."""
         raise NotImplementedError
 
     def _page(self, address: str, view: View, name: str, permission: str = "") -> URLPattern:
         """Return the address of a page that takes a permission, beside that to view."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        return path(address, self._with_permission(view, permission), name=name)
 
-    def _with_permission(self, view: View, permission: str) -> View:
         @wraps(view)
         def checked(request: HttpRequest, **more: str) -> HttpResponse:
             may = not permission or request.user.has_perm(permission)
@@ -85,7 +82,8 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
         # other.
         for database in connections:
             inner = transaction.non_atomic_requests(using=database)(inner)
-        return inner
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(address, inner, name=name)
 
     def _url(self, page: str) -> str:
         """Return the address of a page, in the site that shows it."""
@@ -131,17 +129,13 @@ def known_aliases(request: HttpRequest) -> list[str]:
 
 
 def write_log(
-    request: HttpRequest,
-    key: LockKey,
-    message: Any,
-    values: dict[str, Any],
-    action: str = "",
+    request: HttpRequest, key: LockKey, message: Any, values: dict[str, Any], action: str
 ) -> None:
     """Log what the user did to something, or to a whole backend if the name is empty.
 
     It is written to the admin's log and to the site's own. If the first fails, the user gets a
-    message. With ``action`` it is written to the audit log, too; recipes write there themselves
-    what they do.
+    message. With an ``action`` it is written to the audit log, too; without one, as recipes write
+    there themselves what they do.
     """
     user: Any = request.user
     alias, kind, name = key

@@ -6,7 +6,7 @@ They are drawn from its description, and have a permission to see them and one f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -26,10 +26,10 @@ from distlock.backends.reading import together
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
 from distlock.recipes.cells import Facts
-from distlock.recipes.description import Action, Description, Detail, Ref
+from distlock.recipes.description import Action, Detail, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
-from distlock.types.lease import Kind
+from distlock.types.lease import LockKey
 from distlock.types.values import MAX_NAME, checked_name, escaped
 
 #: Names on a page of the list, and names whose rows are searched if no name matches.
@@ -70,18 +70,14 @@ class RecipeList:
 
 
 def overview(
-    entry: Entry,
-    aliases: list[str],
-    *,
-    backend: str = "",
-    search: str = "",
-    page: str = "1",
-    wait_for_silent: bool = True,
+    entry: Entry, aliases: list[str], filters: Mapping[str, str], page: str, wait_for_silent: bool
 ) -> RecipeList:
     """Ask all backends for names, and then for what the names on this page stand for.
 
-    If no name matches a search, it goes on in what the rows of the list show.
+    ``filters`` are the alias of a ``backend``, and a text to ``search``; an empty one is none. If
+    no name matches the text, it goes on in what the rows of the list show.
     """
+    backend, search = filters["backend"], filters["search"]
     answers = call_backends(
         aliases,
         lambda each, deadline: names_of(entry.kind, each.alias),
@@ -103,7 +99,7 @@ def overview(
 
 
 def _rows(entry: Entry, shown: Sequence[Found]) -> list[RecipeRow]:
-    describes: Description[Any] = entry.description
+    describes = entry.description
     names = defaultdict[str, list[str]](list)
     for name, alias in shown:
         names[alias].append(name)
@@ -133,11 +129,6 @@ class RecipeAdmin(PanelAdmin):
     entry: ClassVar[Entry]
 
     @property
-    def describes(self) -> Description[Any]:
-        """What these pages show."""
-        return self.entry.description  # type: ignore[no-any-return]
-
-    @property
     def view_permission(self) -> str:  # type: ignore[override]
         """The permission to see these pages."""
         return f"distlock.view_{self.opts.model_name}"
@@ -145,20 +136,15 @@ class RecipeAdmin(PanelAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses of these pages, in place of those of a model."""
         page = self._page
-        return [
+        urls = [
             page("", require_safe(self.list_view), "changelist"),
             page("one/", require_safe(self.detail_view), "one"),
             page("<path:object_id>/change/", require_safe(self.logged_view), "change"),
-            *(
-                page(
-                    f"{action.name}/",
-                    require_POST(partial(self.action_view, action=action)),
-                    action.name,
-                    action.permission,
-                )
-                for action in self.describes.actions
-            ),
         ]
+        for action in self.entry.description.actions:
+            view = require_POST(partial(self.action_view, action=action))
+            urls.append(page(f"{action.name}/", view, action.name, action.permission))
+        return urls
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Show all backends and one page of the names in them."""
@@ -168,47 +154,44 @@ class RecipeAdmin(PanelAdmin):
             "backend": backend if backend in aliases else "",
             "search": asked.get("q", "").replace("\0", "").strip()[:MAX_NAME],
         }
+        found = overview(
+            self.entry, aliases, filters, asked.get("page", "1"), wait_for_silent="retry" in asked
+        )
         return self._render(
             request,
             "coordination/list",
             title=str(self.opts.verbose_name_plural).capitalize(),
-            describes=self.describes,
+            describes=self.entry.description,
             aliases=aliases,
             filters=filters,
-            overview=overview(
-                self.entry,
-                aliases,
-                page=asked.get("page", "1"),
-                wait_for_silent="retry" in asked,
-                **filters,
-            ),
+            overview=found,
         )
 
     def detail_view(self, request: HttpRequest) -> HttpResponse:
         """Show one name: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
         self._check(request, alias, name)
-        ref = Ref(alias, name)
+        ref, describes = Ref(alias, name), self.entry.description
         answer = call_backends(
             [alias],
-            lambda backend, deadline: self.describes.read_page(ref, request.GET.dict()),
+            lambda backend, deadline: describes.read_page(ref, request.GET.dict()),
             wait_for_silent="retry" in request.GET,
         )[alias]
         detail: Detail | None = None
         if not answer.problem:
-            detail = self.describes.page(ref, answer.value)
+            detail = describes.page(ref, answer.value)
         return self._render(
             request,
             "coordination/detail",
             title=str(self.opts.verbose_name).capitalize(),
             subtitle=escaped(name),
-            describes=self.describes,
+            describes=describes,
             alias=alias,
             name=name,
             detail=detail,
             problem=answer.problem,
             permitted=self._permitted(request),
-            show_line=command_line(f"{self.entry.kind} {self.describes.show}", alias, name),
+            show_line=command_line(f"{self.entry.kind} {describes.show}", alias, name),
             log=audit.entries(alias, self.entry.kind, name),
         )
 
@@ -222,13 +205,14 @@ class RecipeAdmin(PanelAdmin):
         self._check(request, ref.alias, ref.name)
         if chosen := request.POST.getlist("item"):
             ref = replace(ref, target=",".join(chosen))
-        back = self._address(ref.alias, self.entry.kind, ref.name)
+        back = self._address(LockKey(ref.alias, self.entry.kind, ref.name))
         filled = "confirmed" in request.POST or "preview" in request.POST
         form = ActionForm(action, request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
             perform(request, self.entry.kind, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
-        answer = call_backends([ref.alias], lambda *_: self.describes.read_target(ref))[ref.alias]
+        read = self.entry.description.read_target
+        answer = call_backends([ref.alias], lambda *_: read(ref))[ref.alias]
         report = answer.value
         facts = None if report is None else action.facts(report, ref)
         if facts is not None and action.value and action.initial and not filled:
@@ -257,7 +241,7 @@ class RecipeAdmin(PanelAdmin):
         """Return the addresses of the actions that the user may take, by their names."""
         return {
             action.name: self._url(action.name)
-            for action in self.describes.actions
+            for action in self.entry.description.actions
             if request.user.has_perm(action.permission)
         }
 
@@ -270,5 +254,5 @@ class RecipeAdmin(PanelAdmin):
         if alias not in known_aliases(request):
             raise Http404
 
-    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
-        return f"{self._url('one')}?{urlencode({'backend': alias, 'name': name, **more})}"
+    def _address(self, key: LockKey, **more: str) -> str:
+        return f"{self._url('one')}?{urlencode({'backend': key.alias, 'name': key.name, **more})}"

@@ -27,11 +27,10 @@ from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.models import HeldLock
-from distlock.types.lease import LOCK_KINDS, Kind
+from distlock.types.lease import LOCK_KINDS, Kind, LockKey
 from distlock.types.query import DisplayStatus, Order
 from distlock.types.values import MAX_NAME, escaped
 
-VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 #: Holds that are broken at once, of all that a filter finds.
@@ -47,7 +46,7 @@ _health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]
 class HeldLockAdmin(PanelAdmin):
     """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
-    view_permission = VIEW
+    view_permission = "distlock.view_databaselock"
 
     def __init__(self, model: type[HeldLock], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)
@@ -96,10 +95,8 @@ class HeldLockAdmin(PanelAdmin):
             title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
             detail=lock_detail(
-                alias,
-                kind,
-                name,
-                broken=BrokenHold.parse(request.GET.get("broken", "")),
+                LockKey(alias, kind, name),
+                BrokenHold.parse(request.GET.get("broken", "")),
                 wait_for_silent="retry" in request.GET,
             ),
             back=self._url("changelist") + self._list_query(request, request.GET).url(),
@@ -152,7 +149,7 @@ class HeldLockAdmin(PanelAdmin):
         more = {"back": query.url()}
         if released and before and (broken := BrokenHold.of(before[0])):
             more["broken"] = broken.signed()
-        return self._address(refs[0].alias, refs[0].kind, refs[0].name, **more)
+        return self._address(refs[0].key, **more)
 
     def _list_query(self, request: HttpRequest, sent: QueryDict) -> Query:
         """Return the list from which somebody came to a page, as ``back`` says."""
@@ -160,7 +157,8 @@ class HeldLockAdmin(PanelAdmin):
             QueryDict(sent.get("back", "").removeprefix("?")), known_aliases(request)
         )
 
-    def _address(self, alias: str, kind: Kind, name: str, **more: str) -> str:
+    def _address(self, key: LockKey, **more: str) -> str:
+        alias, kind, name = key
         values = {"backend": alias, "name": name, **({} if kind is Kind.LOCK else {"kind": kind})}
         # No browser or proxy takes an address of any length, and names may be long.
         values |= {key: value for key, value in more.items() if len(value) <= _MAX_PARAMETER}

@@ -180,7 +180,8 @@ class LockedTask(DjangoTask):  # type: ignore[type-arg]
             else:
                 setattr(cls, attribute, CallName(template, body, what, prefix, received))
         locking = cls.locking
-        if {locking.queueing_lock, locking.slots, locking.rate, locking.progress} != {None}:
+        needs = locking.queueing_lock, locking.slots, locking.rate, locking.progress
+        if any(each is not None for each in needs):
             declare(task, locking)
 
     @property

@@ -178,7 +178,9 @@ def add_common(subparser: CommandParser, parser: CommandParser) -> None:
 class Backends:
     """The backends of some aliases, or of all. One that fails does not keep the others back."""
 
-    def __init__(self, using: Iterable[str] | None) -> None:
+    def __init__(self, using: Iterable[str] | None, *, again: bool = False) -> None:
+        """``again``: those that were silent a moment ago are waited for much shorter."""
+        self._again = again
         quiet_drivers()
         try:
             known = list(locks)
@@ -192,23 +194,17 @@ class Backends:
         #: why backends could not be asked, by alias
         self.failures: dict[str, str] = {}
 
-    def ask(
-        self, question: Callable[[BaseBackend], Iterable[T]], *, again: bool = False
-    ) -> list[T]:
+    def ask(self, question: Callable[[BaseBackend], Iterable[T]]) -> list[T]:
         """Return what the backends answer; note a failure instead of raising it.
 
         All are asked at once, each on another thread. One from which nothing is heard for
-        ``fan_out.TIMEOUT`` seconds fails. ``again``: of one that was silent before, much sooner.
+        ``fan_out.TIMEOUT`` seconds fails.
         """
-        answers = self._ask(self.aliases, question, again=again)
+        answers = self._ask(self.aliases, question)
         return [part for answer in answers.values() for part in answer]
 
     def _ask(
-        self,
-        aliases: Iterable[str],
-        question: Callable[[BaseBackend], Iterable[T]],
-        *,
-        again: bool = False,
+        self, aliases: Iterable[str], question: Callable[[BaseBackend], Iterable[T]]
     ) -> dict[str, list[T]]:
         """See ask(); return the answers by alias."""
         refuse_reentry()
@@ -222,7 +218,7 @@ class Backends:
             return found
 
         aliases = [alias for alias in aliases if alias not in self.failures]
-        answers = call_backends(aliases, collect, wait_for_silent=not again, heard=heard)
+        answers = call_backends(aliases, collect, wait_for_silent=not self._again, heard=heard)
         for alias, answer in answers.items():
             if answer.problem:
                 silent = f"no answer within {fan_out.TIMEOUT:g} seconds"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime
@@ -77,9 +78,9 @@ def _top(
     backends.finish()
 
 
-def _look(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], list[Problem]]:
+def _look(backends: Backends) -> tuple[list[LockInfo], list[Problem]]:
     """Return the locks and what is wrong; raises no error of a backend. See Backends.ask()."""
-    found = backends.ask(_in_use, again=again)
+    found = backends.ask(_in_use)
     problems = [problem for each in found for problem in _problems(each)]
     for alias, why in backends.failures.items():
         text = why.removeprefix(f"DISTLOCK[{alias!r}]: ")
@@ -166,11 +167,12 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
                 curses.init_pair(2, curses.COLOR_YELLOW, -1)
                 colours[output.ALARM] |= curses.color_pair(1)
                 colours[output.WARNING] |= curses.color_pair(2)
-        screen.timeout(int(every * 1000))
+        # curses takes milliseconds as a C int; with 0 it would not wait at all.
+        screen.timeout(min(math.ceil(every * 1000), 2**31 - 1))
         found, key = _look(Backends(using)), curses.KEY_RESIZE
         while key != ord("q"):
             if key != curses.KEY_RESIZE:
-                found = _look(Backends(using), again=True)
+                found = _look(Backends(using, again=True))
             height, width = screen.getmaxyx()
             screen.clear()
             for row, (line, colour) in enumerate(islice(_lines(*found, width - 1, height), height)):

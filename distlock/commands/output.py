@@ -4,6 +4,8 @@ Tables for people fit into a terminal; elsewhere nothing is cut, nor left out.
 
 Names of locks, hosts and threads come from anywhere, and are shown to the person who decides what
 to break. So text is escaped for terminals and quoted for shells.
+
+Texts that the admin shows, too, are translated there: ``locks`` switches translations off.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import chain, islice, pairwise, repeat
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
 
 from distlock.recipes.cells import Cell
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
@@ -71,16 +74,18 @@ def kind(info: LockInfo) -> str:
 def share(info: LockInfo, holder: Holder) -> str:
     """Return what part of a shared lock one of its holders has."""
     if info.kind is Kind.RWLOCK:
-        return "writer" if holder.writes else "reader"
-    return f"{holder.seats} seat" if holder.seats == 1 else f"{holder.seats} seats"
+        return gettext("writer") if holder.writes else gettext("reader")
+    seats = holder.seats
+    return ngettext("%(seats)d seat", "%(seats)d seats", seats) % {"seats": seats}
 
 
 def waiting(info: LockInfo) -> str:
     """Return how many wait, and in how many processes if these are fewer."""
     number, processes = info.waiting, info.waiting_processes
-    if number == processes:
+    if processes is None or number == processes:
         return NOTHING if number is None else str(number)
-    return f"{number} in {processes} {'process' if processes == 1 else 'processes'}"
+    text = ngettext("%(n)d in %(p)d process", "%(n)d in %(p)d processes", processes)
+    return text % {"n": number, "p": processes}
 
 
 def moment(when: datetime | None) -> str:
@@ -99,11 +104,6 @@ def duration(seconds: float | None) -> str:
         if rest >= size:
             return f"{rest // size}{unit}{rest % size // smaller:02}{next_unit}"
     return f"{rest}s"
-
-
-def age(when: datetime | None) -> str:
-    """Return how long ago that was, by the clock of this machine."""
-    return duration(None if when is None else (datetime.now(UTC) - when).total_seconds())
 
 
 def as_text(value: object) -> str:
@@ -316,31 +316,23 @@ def _json_waiter(waiter: Owner) -> dict[str, Any]:
     return {**_json_owner(waiter), "waited": waited}
 
 
-def show_command(info: LockInfo) -> str:
-    """Return the command that shows this lock."""
-    return command_line("show", info.using, info.name, *_kind_option(info))
-
-
 def release_command(info: LockInfo) -> str:
     """Return the command that breaks the hold with this token, and no other."""
-    options = [*_kind_option(info), f"--token={info.token}"]
+    options = [*kind_option(info.kind), f"--token={info.token}"]
     return command_line("release", info.using, info.name, *options)
 
 
-def _kind_option(info: LockInfo) -> list[str]:
-    return [] if info.kind is Kind.LOCK else [f"--kind={info.kind.value}"]
+def kind_option(kind: Kind) -> list[str]:
+    """Return the option that says which kind of lock a command is about."""
+    return [] if kind is Kind.LOCK else [f"--kind={kind.value}"]
 
 
 def command_line(verb: str, using: str, name: str, *more: str) -> str:
     """Return the command about a name; ``verb`` is ``show`` or ``election show``, say."""
     options = " ".join(shlex.quote(option) for option in (f"--using={using}", *more))
-    return f"manage.py locks {verb} {options} {_shell_word(name)}"
-
-
-def _shell_word(name: str) -> str:
     shown = quoted(name)
     word = shown if shown.startswith("$'") else shlex.quote(shown)
-    return f"-- {word}" if name.startswith("-") else word
+    return f"manage.py locks {verb} {options} {'-- ' if name.startswith('-') else ''}{word}"
 
 
 def text_of(cell: Cell) -> object:
@@ -354,7 +346,7 @@ def text_of(cell: Cell) -> object:
         case "number" | "owner" | "moment":
             return value
         case "age":
-            return age(value)
+            return duration(cell.seconds)
         case "span":
             return duration(value)
         case "data":

@@ -33,7 +33,7 @@ from distlock.commands.arguments import (
 )
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.recipes.cells import Cell, Columns, Facts, facts_of
-from distlock.recipes.description import Description, Effect, Listing, Live, Operation, Option, Ref
+from distlock.recipes.description import Effect, Listing, Live, Operation, Option, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.supervisor.processes import Interrupted, ended_by_signals
@@ -89,12 +89,9 @@ class RecipeCommand:
     epilog: ClassVar[str] = LOOKING
 
     @property
-    def describes(self) -> Description[Any]:
-        return self.entry.description  # type: ignore[no-any-return]
-
-    @property
     def _verbs(self) -> dict[str, Verb]:
-        describes, several = self.describes, (USING, prefix_option("names that begin"), JSON)
+        describes = self.entry.description
+        several = (USING, prefix_option("names that begin"), JSON)
         codes = MISSING if describes.missing else LOOKING
         return {
             "list": Verb(self._list, several, help=describes.list_help),
@@ -129,7 +126,7 @@ class RecipeCommand:
     def _list(
         self, command: BaseCommand, *, using: Collection[str] | None, prefix: str, **options: Any
     ) -> None:
-        backends, describes = arguments.Backends(using), self.describes
+        backends, describes = arguments.Backends(using), self.entry.description
 
         def listed(backend: BaseBackend) -> Iterable[tuple[str, str, Any]]:
             names = names_of(self.entry.kind, backend.alias, prefix)
@@ -157,7 +154,7 @@ class RecipeCommand:
         backends.finish()
 
     def _show(self, command: BaseCommand, ref: Ref, *, json: bool, **others: object) -> None:
-        describes = self.describes
+        describes = self.entry.description
         report = ask(ref.alias, lambda: describes.read(ref))
         raw, missing = describes.raw(report), ""
         if describes.missing and not describes.is_there(report):
@@ -181,7 +178,7 @@ class RecipeCommand:
     def _fields(self, report: Any) -> dict[str, Any]:
         """Return what an object of JSON has of a report, besides backend and name."""
         said = output.plain(report)
-        return said if isinstance(said, dict) else {self.describes.entries: said}
+        return said if isinstance(said, dict) else {self.entry.description.entries: said}
 
 
 def _list_parts(

@@ -13,12 +13,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from signal import SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
+from subprocess import Popen
 from types import FrameType
 from typing import Any
 
@@ -32,19 +32,19 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 #: The signals that are passed on to a program.
 PASSED_ON = (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM)
+#: These, and those that are about the terminal: none is for the watchdog.
+NOT_FOR_WATCHDOG = {*PASSED_ON, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH}
 
 Handler = Callable[[int, FrameType | None], None]
 
 
-def start(
-    command: list[str], *, ignored: list[int], terminal: int | None, signals: Collection[int]
-) -> subprocess.Popen[bytes]:
+def start(command: list[str], *, ignored: list[int], terminal: int | None) -> Popen[bytes]:
     """Start a program in a process group of its own; OSError if that cannot be.
 
-    The program is killed when this process ends. It ignores the signals ``ignored``; for the other
-    ``signals`` it has the system's default. ``terminal`` is a descriptor of the terminal in whose
-    foreground the program runs. Keep what is returned: when it is deleted, it may take the
-    program's exit code from waitpid().
+    The program is killed when this process ends. It ignores the signals ``ignored``; for the others
+    that the watchdog ignores it has the system's default. ``terminal`` is a descriptor of the
+    terminal in whose foreground the program runs. Keep what is returned: when it is deleted, it may
+    take the program's exit code from waitpid().
     """
     parent = os.getpid()
 
@@ -52,13 +52,13 @@ def start(
         """Called in the new process before it becomes the program."""
         if terminal is not None:
             bring_to_front(terminal, os.getpid())
-        for signum in signals:
+        for signum in NOT_FOR_WATCHDOG:
             signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it had ended before
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return subprocess.Popen(command, process_group=0, preexec_fn=prepare)
+    return Popen(command, process_group=0, preexec_fn=prepare)
 
 
 def bring_to_front(terminal: int, group: int) -> None:

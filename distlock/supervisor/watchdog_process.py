@@ -19,10 +19,6 @@ from typing import Any
 
 from distlock.concurrency.clock import clock
 from distlock.supervisor import processes
-from distlock.supervisor.processes import PASSED_ON
-
-#: Signals that the holder passes on, or that are about the terminal: none is for the watchdog.
-SIGNALS = {*PASSED_ON, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH}
 
 #: Seconds between two looks at processes that were killed, and until the watchdog stops waiting
 #: for those that remain: they belong to another user, or are blocked in the kernel.
@@ -87,9 +83,7 @@ class Watchdog:
         """Start the program, and stay until it and all that it started have ended."""
         processes.adopt_orphans()
         try:
-            self._process = processes.start(
-                command, ignored=ignored, terminal=terminal, signals=SIGNALS
-            )
+            self._process = processes.start(command, ignored=ignored, terminal=terminal)
         except OSError as error:
             not_found = error.errno == errno.ENOENT
             code = processes.NOT_FOUND if not_found else processes.NOT_EXECUTABLE
@@ -188,7 +182,7 @@ class Watchdog:
 def main() -> None:
     """Be the watchdog of the program on the command line; its first argument is the setup."""
     setup, command = json.loads(sys.argv[1]), sys.argv[2:]
-    for signum in SIGNALS:
+    for signum in processes.NOT_FOR_WATCHDOG:
         signal.signal(signum, signal.SIG_IGN)
     reader, writer = socket.socketpair()
     reader.setblocking(False)

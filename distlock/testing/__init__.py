@@ -84,7 +84,9 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
                 for lock in each:
                     if not lock.acquire(blocking=False):
                         raise busy_error(lock)
-                    entered.callback(_leave, lock)
+                    # The test may have broken it.
+                    entered.enter_context(suppress(LockLost, LockNotHeld))
+                    entered.callback(lock.release)
                 held.set_result(None)
                 done.wait()
         except Exception as error:
@@ -100,11 +102,6 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def _leave(lock: BaseLock) -> None:
-    with suppress(LockLost, LockNotHeld):  # the test has broken it
-        lock.release()
 
 
 class IsolatedLocksMixin(unittest.TestCase):
@@ -209,20 +206,16 @@ class WrittenRecords:
 
     def remove(self) -> None:
         """Remove the records that were made since then, but not those of what still runs here."""
-        stores = set(_open_stores())
+        stores = set()
+        for backend in locks.made():  # use would open again those that were closed
+            with suppress(NotSupported):
+                stores.add(backend.store)
         for (store, directory), revision in tuple(self._first.items()):
             if store in stores:
                 with suppress(Exception):  # its backend may be down, or closed to this test
                     _remove(store, directory, revision)
         self._first.clear()
         forget_values()
-
-
-def _open_stores() -> Iterator[RecordStore]:
-    """Yield the stores of backends that were not closed; use would open those again."""
-    for backend in locks.made():
-        with suppress(NotSupported):
-            yield backend.store
 
 
 def _remove(store: RecordStore, directory: str, since: int) -> None:

@@ -1,5 +1,7 @@
 """What cannot be right about a locked task is refused when it is made, by name."""
 
+from dataclasses import dataclass
+
 import pytest
 from celery import Celery
 
@@ -178,6 +180,21 @@ def test_at_call_time(app, template, args, error, says):
     task = made(app, report, lock=template)
     with pytest.raises(error, match=rf"task shop\.report: {says}"):
         task.lock_name(args, {})
+
+
+def test_what_returns_names_need_not_be_hashable(app):
+    @dataclass
+    class Named:
+        prefix: str
+
+        def __call__(self, account):
+            return f"{self.prefix}:{account}"
+
+    @app.task(base=LockedTask, queueing_lock=Named("report"))
+    def task(account):
+        pass
+
+    assert task.queueing_name((7,), {}).endswith("report:7")
 
 
 def test_two_locks_of_one_name_are_two(app):

@@ -20,6 +20,7 @@ TYPED = [
     ("manage.py locks list --using shop-", "shop-locks"),
     ("manage.py locks queue dead letters --using shop-", "shop-locks"),
     ("manage.py locks list --kind sema", "semaphore"),
+    ("manage.py locks ping shop-", "shop-locks"),
     ("python manage.py locks list --sort wai", "waiters"),
     ("python3 ./manage.py locks elec", "election"),
 ]

@@ -6,6 +6,7 @@ import re
 import shlex
 
 import pytest
+from django.utils import translation
 
 from distlock.commands.exit_codes import NOT_HELD
 from distlock.recipes import RWLock, Semaphore
@@ -45,6 +46,14 @@ def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(local, ru
     ended = run("list", "--kind=mutex")
     assert ended.code != 0
     assert "--kind: must be one of lock, semaphore, rwlock, not 'mutex'" in ended.err
+
+
+def test_shares_are_in_english_whatever_the_language_is(mailer, run, run_json):
+    with translation.override("de"), RWLock("catalogue").writer():
+        assert ", 2 seats" in run("show", "mailer").out
+        assert ", writer" in run("show", "catalogue").out
+        (entry,) = run_json("list", "--kind=rwlock")["locks"]
+    assert entry["holders"][0]["share"] == "writer"
 
 
 def test_a_semaphore_that_nobody_has_used_is_not_known(local, run):

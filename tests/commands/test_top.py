@@ -117,6 +117,12 @@ class TestAtATerminal:
         assert "\x1b[?1049l" in live.printed[-100:]
         assert "Traceback" not in live.printed
 
+    def test_a_pause_of_months_is_as_long_as_a_terminal_can_wait(self, sqlite_only, terminal):
+        live = terminal("top", "--every", "9999999")
+        live.see("0 wrong")
+        live.type("q")
+        assert live.end() == 0
+
     def test_a_silent_backend_keeps_nothing_from_being_seen(
         self, sqlite_only, holder, troubled, terminal
     ):

@@ -45,6 +45,15 @@ def test_it_is_not_ready_where_one_is_gone(client, proxied, with_a_database, cap
     assert [record.backend for record in caplog.records if "not ready" in record.msg] == ["served"]
 
 
+def test_it_is_not_ready_where_no_lock_works_in_its_process(client, settings, monkeypatch, caplog):
+    settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+    monkeypatch.setattr("distlock.conf.host_problem", lambda: "its threads were replaced")
+    monkeypatch.setattr(locks._state(), "in_good_host", False)
+    answer = client.get("/ready")
+    assert (answer.status_code, answer.json()["ok"]) == (503, False)
+    assert "not ready: 'default': its threads were replaced" in caplog.text
+
+
 def test_one_that_is_silent_is_waited_for_as_long_as_a_page_waits(
     client, proxied, with_a_database, monkeypatch
 ):

@@ -58,7 +58,8 @@ def _complete(command: BaseCommand, *, shell: str, **others: object) -> None:
         if name != "locks":
             commands.add_parser(name, help=f"A command of {app}.")  # shtab hides it without a help
     parser = command.create_parser("manage.py", "locks")
-    choices = {"using": Backends(None).aliases, "kind": LOCK_KINDS}
+    aliases = Backends(None).aliases
+    choices = {"using": aliases, "aliases": aliases, "kind": LOCK_KINDS}
     for action in _actions(parser):
         action.choices = choices.get(action.dest, action.choices)
     commands.add_parser("locks", help=command.help, parents=[parser], add_help=False)
