@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from os import getpid
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -36,7 +36,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.pending import Pending, wait_any, wait_any_async
 from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.threads import start, undo
-from distlock.exceptions import LockError
+from distlock.exceptions import BodyEnded, LockError
 
 T = TypeVar("T")
 
@@ -100,6 +100,17 @@ def run_soon(steps: Steps[object]) -> None:
 def _run_quietly(steps: Steps[object]) -> None:
     with suppress(LockError):
         run(steps)
+
+
+@contextmanager
+def despite(*errors: type[LockError]) -> Iterator[None]:
+    """Go on after one of these errors; but not after the loss of a lock in whose body this is."""
+    try:
+        yield
+    except BodyEnded:
+        raise
+    except errors:
+        pass
 
 
 async def arun(steps: Steps[T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from weakref import ref
 from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Steps, Wait, or_undo
+from distlock.concurrency.steps import Steps, Wait, despite, or_undo
 from distlock.exceptions import BodyEnded, LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.locking.lock import Lock
 from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term
@@ -113,7 +112,7 @@ class Candidacy:
         line = _Line(self._election, self.lock)
         while not self.decided.over:
             try:
-                with suppress(LockNotHeld, LockLost):  # it had it, and could not begin
+                with despite(LockNotHeld, LockLost):  # it had it, and could not begin
                     yield from self.lock._leaving(self.lock.owner)
                 yield from self._membership.joining(deadline)
                 patient = True
@@ -152,7 +151,7 @@ class Candidacy:
         if not (yield from self.lock.taking(left(deadline, limit))):
             return False
         begun = leads = False
-        with suppress(LockLost, LockNotHeld):
+        with despite(LockLost, LockNotHeld):
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
             begin = Candidates.plan(Candidates.beginning, term, line.passed_over)
@@ -185,6 +184,8 @@ class Candidacy:
         """
         try:
             yield from or_undo(self._resigning(deadline), self._leave_after)
+        except BodyEnded:
+            raise
         except (LockNotHeld, LockLost) as error:
             other = self._not_leading() if isinstance(error, LockNotHeld) else error
             raise (LockLost(self._recalled) if self._recalled else other) from None

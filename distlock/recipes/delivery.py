@@ -13,7 +13,7 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Steps, or_undo, run
+from distlock.concurrency.steps import Steps, despite, or_undo, run
 from distlock.concurrency.threads import thread_logger
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.locking.base_lock import twins
@@ -192,7 +192,7 @@ class Delivery(Block):
         """See Queue.ack_many()."""
         leases, queue = list[Lease](), deliveries[0]._queue
         for one in deliveries:
-            with suppress(LockLost):  # the others are acknowledged all the same
+            with despite(LockLost):  # the others are acknowledged all the same
                 leases.append(one.check())
         changes = [change for one in deliveries for change in one._done.changes]
 
@@ -204,7 +204,7 @@ class Delivery(Block):
                 for one in deliveries:
                     one._settled = "acknowledged"
             for one in deliveries:
-                with suppress(LockLost):  # the others need not be delivered again
+                with despite(LockLost):  # the others need not be delivered again
                     yield from one._leaving()
 
         # Unless it is renewed, nobody would see that it is garbage.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, get_args
 
 from distlock.backends.reading import inspect_holder
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Nested, Steps, or_undo
+from distlock.concurrency.steps import Nested, Steps, despite, or_undo
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockError, LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld
 from distlock.locking.base_lock import twins
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
@@ -134,17 +134,17 @@ class Election(Block, Recipe):
 
         def campaign() -> Steps[bool]:
             try:
-                with suppress(LockError):  # lost, and not left yet
+                with despite(LockError):  # lost, and not left yet
                     yield from before.leaving(deadline_of(_LAST_ANSWER))
                 if (yield from this.campaigning(deadline, patient=before.lease is not None)):
                     return True
-                with suppress(LockError):  # what cannot be done now is done later
+                with despite(LockError):  # what cannot be done now is done later
                     yield from this.leaving()
                 return False
             except GeneratorExit:
                 raise
             except BaseException:  # it leads no more, and at once: the process may be ending
-                with suppress(LockError):
+                with despite(LockError):
                     yield from this.leaving(deadline=deadline_of(_LAST_ANSWER))
                 raise
 
@@ -192,16 +192,17 @@ class Election(Block, Recipe):
                 yield from self._entering()
                 result = yield Nested(work, work)
                 if self.leading:
-                    with suppress(LockError):  # the work was done; the rest is done later
+                    with despite(LockError):  # the work was done; the rest is done later
                         yield from self._leaving()
                     return result
             except BaseException as error:  # whatever ends it, the next one must lead
-                # What is lost before this one has led is a lock around this.
-                if isinstance(error, LockLost) and self._candidacy.lease and not self.leading:
+                # The loss of a lock around this ends it, and so does any before this one has led.
+                is_own = isinstance(error, LockLost) and not isinstance(error, BodyEnded)
+                if is_own and self._candidacy.lease and not self.leading:
                     continue
                 # A candidate that stood before, or leads, was not begun here.
                 if self._candidacy is not before and not self._ends_elsewhere(error):
-                    with suppress(LockError):
+                    with despite(LockError):
                         yield from self._leaving()
                 raise
 

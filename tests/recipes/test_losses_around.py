@@ -4,7 +4,7 @@ import pytest
 
 from distlock import locks
 from distlock.exceptions import BodyEnded
-from distlock.recipes import Progress, Queue
+from distlock.recipes import Election, Progress, Queue
 
 
 @pytest.fixture
@@ -36,3 +36,32 @@ def test_when_a_progress_ends(lose, name):
     lose()
     with pytest.raises(BodyEnded):
         progress.finish()
+
+
+def test_when_what_was_led_is_left_after_its_work(lose, name):
+    election = Election(name)
+    with pytest.raises(BodyEnded):
+        election.run(lose)
+    assert not election.leading
+
+
+def test_when_one_stands_again(lose, name):
+    election = Election(name)
+    election.campaign()
+    election.force_release(election.term, reason="tried")
+    lose()
+    with pytest.raises(BodyEnded):
+        election.campaign()
+
+
+def test_what_was_led_is_lost_and_so_is_a_lock_around_it(local, name):
+    """Such a candidate does not stand again."""
+    election, calls = Election(name), []
+
+    def work():
+        calls.append(election.force_release(election.term, reason="tried"))
+        raise BodyEnded("the lock around this was lost")
+
+    with pytest.raises(BodyEnded):
+        election.run(work)
+    assert calls == [True]
