@@ -66,12 +66,10 @@ class FencedQuerySet(models.QuerySet[M]):
                 return _write(self, token, values)
             # The fence may be in a parent's table. A caller that has written it may write the other
             # columns.
-            count = 0
-            for pks, parents in self._chosen(fenced):
-                count += _write(_rows(fenced, self.db, parents), token, {})
-                if values:
-                    _rows(self.model, self.db, pks).update(**values)
-            return count
+            return sum(
+                self._write_both(fenced, pks, parents, token, values)
+                for pks, parents in self._chosen(fenced)
+            )
 
     fenced_update.alters_data = True  # type: ignore[attr-defined]
 
@@ -80,6 +78,20 @@ class FencedQuerySet(models.QuerySet[M]):
         return await sync_to_async(self.fenced_update)(token, **values)
 
     afenced_update.alters_data = True  # type: ignore[attr-defined]
+
+    def _write_both(
+        self,
+        fenced: type[models.Model],
+        pks: list[Any],
+        parents: list[Any],
+        token: int,
+        values: dict[str, Any],
+    ) -> int:
+        """Write the rows that have the fences, and then, without a look at these, the others."""
+        count = _write(_rows(fenced, self.db, parents), token, {})
+        if values:
+            _rows(self.model, self.db, pks).update(**values)
+        return count
 
     def _chosen(self, fenced: type[models.Model]) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield the primary keys of the rows, and of the rows with their fences, in batches.

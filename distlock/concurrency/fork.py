@@ -142,8 +142,7 @@ def _begin_in_child() -> Process:
         if begun is own[2]:
             _leave_to_parent(parent, child)
         elif runner != own[0]:
-            while _process is parent and not begun.wait(_LONGEST_SLEEP):
-                pass  # who was to set it may have been interrupted
+            _wait(parent, begun)
             return current()
         return child  # or a hook has called this
     finally:
@@ -157,6 +156,11 @@ def _end_beginning(parent: Process, pid: int, own: tuple[int, Process, Latch]) -
     if _process is parent and parent.children.get(pid) is own:
         del parent.children[pid]  # interrupted: the next one begins again
     own[2].set()
+
+
+def _wait(parent: Process, begun: Latch) -> None:
+    while _process is parent and not begun.wait(_LONGEST_SLEEP):
+        pass  # who was to set it may have been interrupted
 
 
 def _leave_to_parent(parent: Process, child: Process) -> None:

@@ -1,6 +1,7 @@
 """What is asked of a few records of a directory costs the same however many others are in it."""
 
 import pytest
+from django.db import connections
 
 from distlock import locks
 from distlock.backends.store import Absent, Delete, Exists, Put
@@ -12,6 +13,10 @@ OTHERS = 5000
 _READ = """
 SELECT pg_stat_force_next_flush(), (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes
 WHERE relname = 'database_lock_record')
+"""
+_OTHERS = """
+SELECT COUNT(*) FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()
 """
 
 
@@ -34,12 +39,19 @@ def store(postgresql, backend_settings, settings):
     locks.close_all()
 
 
+def end_sessions(postgresql):
+    """End all sessions: with its end a session reports what it has read."""
+    locks.close_all()
+    connections["postgresql"].close()
+    eventually(lambda: postgresql.execute(_OTHERS) == [(0,)])
+
+
 def rows_read(postgresql, call):
     """Return how many entries of the indexes of the records a call reads."""
-    locks.close_all()  # the end of a session reports what it has read
+    end_sessions(postgresql)
     before = postgresql.execute(_READ)[0][1] or 0
     call()
-    locks.close_all()
+    end_sessions(postgresql)
     return eventually(lambda: max(postgresql.execute(_READ)[0][1] - before, 0))
 
 

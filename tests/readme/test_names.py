@@ -79,7 +79,7 @@ class Code(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if called in ("start", "start_for_callbacks", "WorkerThreads"):
+        if called in ("start", "start_for_callbacks", "WorkerThreads", "__init__"):
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 if isinstance(argument, ast.JoinedStr):
                     argument = argument.values[0]
