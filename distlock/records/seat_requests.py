@@ -49,9 +49,6 @@ _MOST_ATTEMPTS = 3
 #: The session of the process is renewed before records are bound to it, if less than this part of
 #: it is left. One that was opened for an attempt is used for the next one, if so much is left.
 _FRESH_SHARED, _FRESH_OWN = 2 / 3, 9 / 10
-#: With at least this part of it left, for that part of it after one thread has begun to renew it,
-#: others use it as it is: of a slow backend they would keep from it those that renew the holds.
-_USABLE, _RENEWING = 1 / 3, 1 / 30
 
 
 class ProcessSession:
@@ -66,20 +63,15 @@ class ProcessSession:
         #: protects the choice of the session; nothing is asked while it is taken
         self._mutex = threading.Lock()
         self._session: Session | None = None
-        #: when a thread has begun to renew it last, of clock()
-        self._renewed_at = -math.inf
 
     def get(self, deadline: float | None) -> Session:
         """Return the session, with most of its time left. See RecordStore for the errors."""
         session = self._session
         if session is not None:
-            now, length = clock(), session.seconds
-            remaining = session.deadline - now
-            is_asked = now - self._renewed_at < length * _RENEWING
-            if remaining > length * (_USABLE if is_asked else _FRESH_SHARED):
+            now = clock()
+            if session.deadline - now > session.seconds * _FRESH_SHARED:
                 return session
-            if remaining > 0:
-                self._renewed_at = now
+            if now < session.deadline:
                 if session.id in self._store.renew([session.id], (), deadline).alive:
                     return self._renewed(session, now)
                 self.drop(session)

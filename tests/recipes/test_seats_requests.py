@@ -8,13 +8,11 @@ import gc
 import itertools
 import threading
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
-from distlock import LockUnavailable, locks
+from distlock import LockUnavailable
 from distlock.backends.store import Delete, Put
-from distlock.concurrency.clock import clock
 from distlock.recipes import RWLock, Semaphore
 from distlock.records.seats import Seats
 from distlock.records.shared_backend import SharedBackend, shared_locks
@@ -56,20 +54,6 @@ class TestOthersAreFaster:
 
         numbers, applied.before = itertools.count(), be_faster
         assert Semaphore(name, 2).acquire(blocking=False)
-
-
-class TestOfManyThreads:
-    def test_one_renews_their_session_and_the_others_use_it_meanwhile(self, local, wrapped):
-        """Each would keep the backend from the requests that renew the holds."""
-        renewed, session = wrapped("renew"), shared_locks(locks["default"])._session
-        known = session._session = replace(
-            old := session.get(None), deadline=clock() + old.seconds / 2
-        )
-        others = []
-        renewed.before = lambda *_: others.extend(session.get(None) for _ in range(9))
-        assert session.get(None).deadline > known.deadline
-        assert others == 9 * [known]
-        assert len(renewed.calls) == 1
 
 
 class TestLostReplies:
