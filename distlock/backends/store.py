@@ -413,12 +413,13 @@ class RecordStore(ABC):
         *,
         before: Callable[[], object],
         lost: Callable[[], Exception],
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[Sequence[bool]]:
         """Return a transaction of the caller's that removes records as it commits.
 
         ``using`` is the database, None for that of the store. At its end ``before()`` is called,
         which may raise; then the records are removed, or ``lost()`` is raised if one is not there.
         So it commits with their removal, or not at all. It belongs to ``lease``, see durable().
+        Its block gets a sequence that is empty until the commit; the hooks of the app come later.
 
         NotSupported where records are not kept in a database, or in another one.
         """

@@ -151,9 +151,7 @@ class BaseLock(BlockLock):
         refuse_reentry()
         began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
-        self._until_commit = (self._options.release or backend.settings.release) == COMMIT
-        if self._until_commit:
-            refuse_unsafe_transactions(self._key, self._current_owner)
+        self._refuse_unsafe_transactions(backend)
         request = self._options.request(backend, self, blocking, timeout, began)
         return request.claim.owner if run(manager().acquire(request)) else self._refused(request)
 
@@ -299,6 +297,11 @@ class BaseLock(BlockLock):
             self._until_commit = release == COMMIT
         return self._until_commit
 
+    def _refuse_unsafe_transactions(self, backend: BaseBackend) -> None:
+        self._until_commit = (self._options.release or backend.settings.release) == COMMIT
+        if self._until_commit:
+            refuse_unsafe_transactions(self._key, self._current_owner)
+
     def _keep_until_commit(self, owner: Owner) -> None:
         """Let the open transactions of this thread enter a lock that its owner is about to leave.
 
@@ -308,7 +311,10 @@ class BaseLock(BlockLock):
 
     def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
         """Return the steps of acquire(), with the time limit of AcquireRequest."""
-        request = self._options.request(locks[self.using], self, blocking=wait)
+        backend = locks[self.using]
+        if asyncio._get_running_loop() is None:
+            self._refuse_unsafe_transactions(backend)
+        request = self._options.request(backend, self, blocking=wait)
         request.deadline = deadline
         is_held: bool = yield from manager().acquire(request)
         return is_held or self._refused(request) is not None

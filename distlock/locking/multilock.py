@@ -18,7 +18,7 @@ from distlock.concurrency.clock import left
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockBusy, LockError
+from distlock.exceptions import BodyEnded, LockBusy, LockError
 from distlock.locking.base_lock import BaseLock, refuse_in_event_loop, twins
 from distlock.locking.blocks import ActiveBlocks, BlockLock, decorate
 from distlock.locking.lock import Lock, transaction_under
@@ -199,6 +199,8 @@ class MultiLock(BlockLock):
         for part in self._parts:
             try:
                 yield Nested(part.verify, part.averify)
+            except BodyEnded:
+                raise  # another lock was lost, in whose body this is
             except LockError as error:
                 errors.append(error)
         raise_worst(errors)

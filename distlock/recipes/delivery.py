@@ -158,33 +158,35 @@ class Delivery(Block):
         the default. The isolation level should be "read committed", where there is a choice: with
         another one the database may refuse to commit when others have used the queue meanwhile.
 
-        Raises LockLost, with everything rolled back, if the delivery was lost before the commit;
+        An error of a hook of ``on_commit()`` comes out of the block; all is committed then. Raises
+        LockLost, with everything rolled back, if the delivery was lost before the commit;
         LockError if a transaction is open already; NotSupported where the queue is in no database.
         """
         refuse_reentry()
         run(self._entering())
-        lease, commits = self.check(), list[bool]()
+        lease = self.check()
+        committed: Sequence[bool] = ()
         keys = [held_key(lease.nonce), *self._keys]
 
         def before() -> None:
             self.check()
-            commits.append(True)
             self._member.pause_renewal()  # it is not lost when it has been removed
 
         removing = self._queue._store.removing(
             self._queue._directory, keys, lease, using, before=before, lost=self._lost
         )
         try:
-            with removing:
+            with removing as committed:
                 yield self
-            if commits:
-                self._settled = "acknowledged"
         except Exception:  # an interrupted one is lost with its lease, and delivered again
-            self._member.resume_renewal()
+            if not committed:
+                self._member.resume_renewal()
             raise
-        if commits:
-            self._queue._backend.records.forget(lease)
-        else:  # Django's set_rollback() ends it without an error
+        finally:
+            if committed:
+                self._settled = "acknowledged"
+                self._queue._backend.records.forget(lease)
+        if not committed:  # Django's set_rollback() ends it without an error
             run(self._nacking(reason="its transaction was rolled back"))
 
     @staticmethod

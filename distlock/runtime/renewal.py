@@ -230,8 +230,11 @@ class LeaseRenewer:
                 thread_logger.exception("could not ask for %r", hold.lease.name, extra=fields)
 
     def _renew(self, backend: BaseBackend, step: Sequence[Hold], others_wait: bool = False) -> None:
-        # Those that were left meanwhile need it no more.
-        if not (batch := [hold for hold in step if hold.lease.nonce in self.kept]):
+        # Those that were left meanwhile need it no more; one that is kept again is due at once.
+        with self.mutex:
+            for hold in step:
+                hold.renewing = hold.lease.nonce in self.kept
+        if not (batch := [hold for hold in step if hold.renewing]):
             return
         sent_at = clock()
         answers: Mapping[str, bool] = {}

@@ -139,6 +139,9 @@ def test_it_is_refused_where_transactions_are_ended_by_hand(using, database, oth
     try:
         with pytest.raises(LockError, match=r"autocommit.*lock\.atomic"):
             keeping(name, using).acquire()
+        for terms in ({}, {"blocking": False}, {"timeout": 0}):
+            with pytest.raises(LockError, match="autocommit"):
+                MultiLock(name, using=using, release="commit").acquire(**terms)
         with (
             transaction.atomic(using=database),
             pytest.raises(LockError, match="autocommit"),

@@ -2,9 +2,10 @@
 
 import pytest
 
-from distlock import locks
+from distlock import LockLost, locks
+from distlock.backends.local import LocalBackend
 from distlock.exceptions import BodyEnded
-from distlock.recipes import Election, Progress, Queue
+from distlock.recipes import Election, MultiLock, Progress, Queue
 
 
 @pytest.fixture
@@ -65,3 +66,18 @@ def test_what_was_led_is_lost_and_so_is_a_lock_around_it(local, name):
     with pytest.raises(BodyEnded):
         election.run(work)
     assert calls == [True]
+
+
+def test_when_several_locks_are_verified_of_which_one_is_lost(local, name, monkeypatch):
+    def meet(backend, lease, *args):
+        if lease.name.endswith("b"):
+            raise BodyEnded("the lock around this was lost")
+        return False
+
+    monkeypatch.setattr(LocalBackend, "verify", meet)
+    both = MultiLock(f"{name}:a", f"{name}:b")
+    both.acquire()
+    with pytest.raises(BodyEnded):
+        both.verify()
+    with pytest.raises(LockLost, match=f"{name}:a"):
+        both.release()

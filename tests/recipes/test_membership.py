@@ -18,6 +18,7 @@ from distlock.concurrency.steps import run
 from distlock.recipes import Group
 from distlock.recipes.membership import Membership
 from distlock.records.recipe_records import Plan
+from distlock.runtime.renewal import RenewalSteps
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
@@ -260,6 +261,25 @@ class TestOneProcess:
         assert not local.shared.cleanup.pending
         assert not local.shared._requests.sessions  # it would grow with every attempt
         assert not held_records(name)
+
+    def test_one_that_was_paused_while_it_was_due_is_renewed_when_it_goes_on(
+        self, eager, name, monkeypatch
+    ):
+        member = Membership(Group(name), lambda _: Plan(members=[{}]))
+        lease, add = run(member.joining()).lease, RenewalSteps.add
+
+        def pause(steps, backend, apart, batch):
+            if all(hold.lease.nonce != lease.nonce for hold in batch):
+                add(steps, backend, apart, batch)
+                return
+            monkeypatch.setattr(RenewalSteps, "add", add)
+            member.pause_renewal()
+            steps._renew(backend, batch)
+            member.resume_renewal()
+
+        monkeypatch.setattr(RenewalSteps, "add", pause)
+        eventually(lambda: RenewalSteps.add is add and member.lease.deadline > lease.deadline)
+        assert run(member.leaving())
 
     def test_one_whose_object_is_garbage_is_gone_within_a_lease(self, brief, name):
         """The session of the process goes on for another one."""

@@ -1,5 +1,7 @@
 """``delivery.atomic()``: an acknowledgement that commits with the work, or not at all."""
 
+from queue import Full
+
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connections, transaction
@@ -86,6 +88,24 @@ def test_it_is_rolled_back_without_an_error(refused, queue, database):
     again = queue.get(blocking=False)
     assert (again.body, again.attempt) == ("one", 2)
     again.ack()
+
+
+@pytest.mark.every_day_on("local", "sqlite")
+def test_a_hook_that_fails_after_the_commit_leaves_it_acknowledged(refused, queue, database):
+    if refused:
+        return
+
+    def fail():
+        raise Full
+
+    with pytest.raises(Full) as raised, queue.get() as taken, taken.atomic():
+        work(database)
+        transaction.on_commit(fail, using=database)
+    assert not hasattr(raised.value, "__notes__")
+    assert (done(database), queue.qsize()) == (1, 1)
+    assert not taken.held
+    with pytest.raises(LockNotHeld, match="acknowledged"):
+        taken.check()
 
 
 def test_what_was_lost_before_the_commit_is_rolled_back(kind, refused, queue, database):

@@ -290,7 +290,7 @@ class DatabaseStore(RecordStore):
         *,
         before: Callable[[], object],
         lost: Callable[[], Exception],
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[Sequence[bool]]:
         """See RecordStore.removing()."""
 
         def after() -> None:

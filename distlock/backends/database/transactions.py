@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import Error as DjangoDatabaseError
@@ -21,7 +22,9 @@ from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import TABLE
 from distlock.backends.database.statements import Statement, in_list, named_values
 from distlock.backends.open_transactions import (
+    TransactionOutcomeHook,
     blocks_of_test_case,
+    call_at_end,
     check_durable,
     durable,
     is_inside,
@@ -223,7 +226,9 @@ class Removal(NamedTuple):
 
 
 @contextmanager
-def removing(pool: Pool, sql: RecordSQL, removal: Removal, using: str | None) -> Iterator[None]:
+def removing(
+    pool: Pool, sql: RecordSQL, removal: Removal, using: str | None
+) -> Iterator[Sequence[bool]]:
     """See RecordStore.removing().
 
     The row of the directory is locked at the end, and so for moments only. On SQLite nobody else
@@ -237,17 +242,24 @@ def removing(pool: Pool, sql: RecordSQL, removal: Removal, using: str | None) ->
         )
     connection: Any = connections[database]
     touch, remove = removal.statements(connection, pool, sql)
+    committed = list[bool]()
+    note_commit = partial(committed.append, True)
     try:
         with durable(database, removal.lease):
             if pool.dialect_for(connection).one_writer:
                 _run(connection, touch)
-            yield
+            yield committed
             if connection.needs_rollback:
                 return
             removal.before()
             _run(connection, touch)
             if _run(connection, remove) != len(removal.keys):
                 raise removal.lost()
+            if not blocks_of_test_case(connection):  # hooks of the app may fail after the commit
+                call_at_end(connection, TransactionOutcomeHook(note_commit, lambda: None))
+        note_commit()
     except StatementFailed as failed:
         raise unavailable(failed, database) from failed.__cause__
-    removal.after()
+    finally:
+        if committed:
+            removal.after()
