@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from celery import states
-from celery.exceptions import SoftTimeLimitExceeded
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
-from distlock.celery.task_options import queueing_backend
+from distlock.celery.task_options import queueing_backend, raise_interrupt
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import BodyEnded, LockError, LockUnavailable
 from distlock.locking.blocks import holder_message
 from distlock.runtime.events import send_event
 from distlock.runtime.hold import Entrant, Hold
@@ -137,9 +136,8 @@ def _has_ended(task: Any, task_id: str) -> bool:
     try:
         is_random = uuid.UUID(task_id).version == 4
         return is_random and task.backend.get_state(task_id) in states.READY_STATES
-    except SoftTimeLimitExceeded:
-        raise
     except Exception as error:  # the id is no UUID, or there is no result backend
+        raise_interrupt(error)
         logger.debug("not known whether task %s has ended: %s", task_id, error)
         return False
 
@@ -153,6 +151,8 @@ def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHa
     """
     try:
         lease = _try(handle.backend, _claim(handle, seconds, describe_queued(task), handle.nonce))
+    except BodyEnded:
+        raise
     except LockError as error:  # the task is published all the same
         handle.log(logging.WARNING, "queueing lock %r may end before its task starts: %s", error)
         return handle
@@ -165,6 +165,8 @@ def release(handle: QueueLockHandle) -> None:
     freed = None
     try:
         freed = backend.release(handle.lease)
+    except BodyEnded:
+        raise
     except LockError as error:
         handle.log(logging.WARNING, "queueing lock %r is freed later: %s", error)
         return
@@ -222,6 +224,8 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> Hold | None
     claim = _claim(handle, backend.settings.lease, described, nonce or new_nonce(), renews=True)
     try:
         lease = _try_or_cancel(backend, claim)
+    except BodyEnded:
+        raise
     except LockError as error:
         handle.log(
             logging.WARNING, "queueing lock %r is not renewed while its task runs: %s", error
