@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 
 from distlock import Lock, LockBusy, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
-from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, messages
+from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, messages, queueing
 from distlock.exceptions import BodyEnded
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
@@ -364,11 +364,12 @@ def test_an_interrupt_before_the_broker_has_the_task_leaves_nothing_queued(app):
     task = task_of(app, lambda n: n, queueing_lock="a:{n}")
     for moment in itertools.count(1):
         call = partial(task.delay, moment)
-        interrupt = interrupted(call, moment, code=(messages.__file__, dataclasses.__file__))
+        code = (messages.__file__, queueing.__file__, dataclasses.__file__)
+        interrupt = interrupted(call, moment, code=code)
         if not app.control.purge():
-            assert locks["default"].inspect(f"queueing:a:{moment}").state is State.FREE
+            await_free(f"queueing:a:{moment}")
         if interrupt is None:
-            assert moment > 20, "the interrupts did not reach the code"
+            assert moment > 40, "the interrupts did not reach the code"
             break
 
 
