@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import dataclasses
 import gc
 import re
 import sys
@@ -10,7 +11,7 @@ import time
 
 import pytest
 
-from distlock import Lock, LockBusy, LockLost
+from distlock import Lock, LockBusy, LockLost, locks
 from distlock.backends.local import LocalBackend
 from distlock.exceptions import BodyEnded
 from distlock.locking.run_under import busy_error, run_under
@@ -156,6 +157,20 @@ def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
     assert (
         "): news, acquired at core/test_section.py:" in message
     )  # of the one who has held it for longest
+
+
+@pytest.mark.parametrize("ask", [busy_error, Lock.info])
+@pytest.mark.parametrize("step", ["inspect", "read"])
+def test_the_loss_of_a_lock_around_ends_who_asks_for_the_holder(lock, monkeypatch, ask, step):
+    def strike(*args):
+        raise BodyEnded
+
+    backend = locks["default"]
+    can = dataclasses.replace(backend.capabilities, waiters=True)  # as servers can
+    monkeypatch.setattr(LocalBackend, "capabilities", can)
+    monkeypatch.setattr(backend if step == "inspect" else backend.store, step, strike)
+    with pytest.raises(BodyEnded):
+        ask(lock)
 
 
 def test_the_holder_is_named_and_nothing_in_it_hides(lock):
