@@ -33,6 +33,7 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import audit_days, locks
+from distlock.exceptions import BodyEnded
 from distlock.records.shared_backend import sweep_every_kind
 from distlock.types.lease import Kind, Lease, LockKey, SweepResult
 from distlock.types.values import escaped
@@ -150,6 +151,8 @@ def _transaction_around(using: str, kind: Kind) -> Any:
             return None
         together = kind is Kind.LOCK and locks[using].frees_inside(database)
         return None if together else connection
+    except BodyEnded:
+        raise
     except Exception:  # write() finds the same, and logs it
         return None
 
@@ -176,27 +179,34 @@ def _ask(call: Callable[[Any], T], default: T, what: str = "") -> T:
         if connection.in_atomic_block and inside:
             return _attempt(call, model, database, default, what)
         job = _threads().submit(partial(_attempt, call, model, database, default, what))
-        if asyncio._get_running_loop() is None:
-            if job.wait(clock() + _LIMIT):
-                return job.take()
-            # It may answer yet; but this process may end before.
-            text = "the audit log, in the database %r, has not answered in time%s"
-            thread_logger.warning(text, database, what)
+    except BodyEnded:
+        raise
     except Exception as error:  # Django may not be set up, or no more threads can be started
         thread_logger.warning("the audit log could not be asked: %s%s", error, what)
+        return default
+    if asyncio._get_running_loop() is None:
+        # An error of this is the caller's: the loss of a lock around it, a time limit.
+        if job.wait(clock() + _LIMIT):
+            return job.take()
+        # It may answer yet; but this process may end before.
+        text = "the audit log, in the database %r, has not answered in time%s"
+        thread_logger.warning(text, database, what)
     return default
 
 
 def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T, what: str) -> T:
     try:
-        # Without a transaction of the caller this is one statement.
-        inside = connections[database].in_atomic_block
-        with transaction.atomic(database) if inside else nullcontext():
-            return call(model)
+        try:
+            # Without a transaction of the caller this is one statement.
+            inside = connections[database].in_atomic_block
+            with transaction.atomic(database) if inside else nullcontext():
+                return call(model)
+        finally:
+            if not connections[database].in_atomic_block:  # that of a thread of its own
+                connections[database].close()
+    except BodyEnded:
+        raise
     except Exception as error:
         text = "the audit log, in the database %r, failed: %s%s"
         thread_logger.warning(text, database, error, what)
         return default
-    finally:
-        if not connections[database].in_atomic_block:  # that of a thread of its own
-            connections[database].close()

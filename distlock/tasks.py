@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from celery import shared_task
+from celery.exceptions import SoftTimeLimitExceeded
 
 from distlock import audit
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import locks
+from distlock.exceptions import BodyEnded
 
 
 @shared_task(name="distlock.sweep", ignore_result=True)  # type: ignore[untyped-decorator,unused-ignore]
@@ -25,6 +27,8 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     for alias in locks if using is None else using:
         try:
             done = audit.sweep(locks[alias])
+        except (BodyEnded, SoftTimeLimitExceeded):
+            raise
         except Exception as error:
             failure = error
         else:

@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any, NoReturn
 
 from celery import states
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry
 
 from distlock.activity import activity
 from distlock.celery import queueing
 from distlock.celery.messages import HEADER, LockHeader, RunningTask, lifetime, running_task
 from distlock.celery.queueing import QueueLockHandle
-from distlock.celery.task_options import TERMINATE, backend_of
+from distlock.celery.task_options import TERMINATE, backend_of, raise_interrupt
 from distlock.exceptions import (
+    BodyEnded,
     Cancelled,
     LockBusy,
     LockError,
@@ -246,6 +247,8 @@ class TaskExecution(RunningTask):
             # As a child of this task its result would be in a reference cycle. The garbage
             # collector would unsubscribe from it anywhere, also where gevent must not block.
             again.apply_async(add_to_parent=False)
+        except BodyEnded:
+            raise
         except Exception as error:  # Task.retry() rejects, too; late acks: the message comes again
             raise NotRequeued(error, requeue=bool(self.task.acks_late)) from error
         raise Retry(str(reason), exc=reason, when=countdown, sig=again)
@@ -255,9 +258,8 @@ class TaskExecution(RunningTask):
             return
         try:
             self.task.send_event(kind, retry=False, **fields)
-        except SoftTimeLimitExceeded:
-            raise
         except Exception as error:  # events are for monitors only
+            raise_interrupt(error)
             logger.warning("could not send the event %s of task %s: %s", kind, self, error)
 
     # The queueing lock

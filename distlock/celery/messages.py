@@ -146,6 +146,7 @@ def publish(
     if running is not None:
         header = _published_again(header or running.header, running)
     result = None
+    handle = None if header is None else header.queue_lock
     try:
         if header is None and task.queueing_name is not None:
             name = task.queueing_name(args, kwargs)
@@ -154,10 +155,9 @@ def publish(
             except AlreadyQueued as error:
                 return _result_of_first(task, error, args, kwargs, known_id, options)
             header = LockHeader(task_id, queue_lock=handle)
-        elif header is not None and header.queue_lock is not None:
-            described = f"{task.name}[{task_id}]"
-            again = queueing.reacquire(header.queue_lock, lifetime(task, options), described)
-            header = replace(header, queue_lock=again)
+        elif header is not None and handle is not None:
+            handle = queueing.reacquire(handle, lifetime(task, options), f"{task.name}[{task_id}]")
+            header = replace(header, queue_lock=handle)
         if header is not None:
             headers[HEADER] = asdict(header)
         if headers:
@@ -167,8 +167,8 @@ def publish(
         # A running task that could not be published again knows whether its message comes again,
         # and frees its queueing lock then, unless it has freed it when it started.
         frees_it = running is None or running.queue_lock_freed
-        if result is None and frees_it and header is not None and header.queue_lock is not None:
-            queueing.release(header.queue_lock)
+        if result is None and frees_it and handle is not None:
+            queueing.release(handle)
     if running is not None:
         running.republished = True
     return result

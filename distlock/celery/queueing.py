@@ -11,20 +11,21 @@ from __future__ import annotations
 import logging
 import uuid
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from celery import states
-from celery.exceptions import SoftTimeLimitExceeded
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
-from distlock.celery.task_options import queueing_backend
+from distlock.celery.task_options import queueing_backend, raise_interrupt
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import BodyEnded, LockError, LockUnavailable
 from distlock.locking.blocks import holder_message
 from distlock.runtime.events import send_event
 from distlock.runtime.hold import Entrant, Hold
@@ -41,6 +42,8 @@ from distlock.types.owners import (
     queued_owner_name,
     task_id_of,
 )
+
+T = TypeVar("T")
 
 logger = logging.getLogger("distlock.celery")
 
@@ -96,10 +99,14 @@ class QueueLockHandle:
         logger.log(level, text, self.name, *args, extra=fields, stacklevel=2)
 
 
-@async_unsafe(
+#: Raises an error where nothing may be waited for. It is no decorator of what returns a hold: an
+#: interrupt may come in a decorator, after the call and before the return.
+_refuse_to_block = async_unsafe(
     "A task with a queueing lock would block the event loop here; use"
     " `await sync_to_async(task.delay)()`."
-)
+)(refuse_reentry)
+
+
 def acquire(task: Any, name: str, task_id: str, seconds: float) -> QueueLockHandle:
     """Take a queueing lock for a task that is about to be published.
 
@@ -107,13 +114,14 @@ def acquire(task: Any, name: str, task_id: str, seconds: float) -> QueueLockHand
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend does not answer.
     """
-    refuse_reentry()
+    _refuse_to_block()
     backend = queueing_backend(task.name, task.locking)
     owner = current_owner(queued_owner_name(task_id))
     described = describe_queued(f"{task.name}[{task_id}]")
+    keep = partial(QueueLockHandle.of, using=backend.alias)
     for _ in range(_TRIES):
-        if lease := _try_or_cancel(backend, Claim(name, owner, seconds, described)):
-            return QueueLockHandle.of(lease, backend.alias)
+        if handle := _try_or_cancel(backend, Claim(name, owner, seconds, described), keep):
+            return handle
         info = backend.inspect(name)
         if info.state is not State.HELD:
             continue
@@ -137,9 +145,8 @@ def _has_ended(task: Any, task_id: str) -> bool:
     try:
         is_random = uuid.UUID(task_id).version == 4
         return is_random and task.backend.get_state(task_id) in states.READY_STATES
-    except SoftTimeLimitExceeded:
-        raise
     except Exception as error:  # the id is no UUID, or there is no result backend
+        raise_interrupt(error)
         logger.debug("not known whether task %s has ended: %s", task_id, error)
         return False
 
@@ -153,6 +160,8 @@ def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHa
     """
     try:
         lease = _try(handle.backend, _claim(handle, seconds, describe_queued(task), handle.nonce))
+    except BodyEnded:
+        raise
     except LockError as error:  # the task is published all the same
         handle.log(logging.WARNING, "queueing lock %r may end before its task starts: %s", error)
         return handle
@@ -165,6 +174,8 @@ def release(handle: QueueLockHandle) -> None:
     freed = None
     try:
         freed = backend.release(handle.lease)
+    except BodyEnded:
+        raise
     except LockError as error:
         handle.log(logging.WARNING, "queueing lock %r is freed later: %s", error)
         return
@@ -220,18 +231,23 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> Hold | None
     backend = handle.backend
     described = describe_queued(str(execution), running=True)
     claim = _claim(handle, backend.settings.lease, described, nonce or new_nonce(), renews=True)
+
+    def watch(lease: Lease) -> Hold:
+        hold = Hold(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
+        manager().watch(hold)
+        return hold
+
     try:
-        lease = _try_or_cancel(backend, claim)
+        hold = _try_or_cancel(backend, claim, watch)
+    except BodyEnded:
+        raise
     except LockError as error:
         handle.log(
             logging.WARNING, "queueing lock %r is not renewed while its task runs: %s", error
         )
         return None
-    if lease is None:
+    if hold is None:
         handle.log(logging.INFO, "queueing lock %r is another task's by now")
-        return None
-    hold = Hold(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
-    manager().watch(hold)
     return hold
 
 
@@ -242,13 +258,14 @@ def _claim(
     return Claim(handle.name, owner, seconds, described, nonce, renews)
 
 
-def _try_or_cancel(backend: BaseBackend, claim: Claim) -> Lease | None:
-    """Ask for the lock; a grant whose answer is lost is cancelled."""
+def _try_or_cancel(backend: BaseBackend, claim: Claim, keep: Callable[[Lease], T]) -> T | None:
+    """Ask for the lock, and return ``keep(lease)``; a grant that nobody gets is cancelled."""
     unknown = True
     try:
         lease = _try(backend, claim)
-        unknown = False
-        return lease
+        kept = None if lease is None else keep(lease)
+        unknown = False  # no call follows, so no interrupt until the caller has it
+        return kept
     except LockUnavailable as error:
         unknown = error.maybe_applied
         raise

@@ -32,7 +32,7 @@ from distlock.celery.task_options import (
     declare,
     queueing_backend,
 )
-from distlock.exceptions import LockError, LockNotHeld
+from distlock.exceptions import BodyEnded, LockError, LockNotHeld
 from distlock.locking.lock import Lock
 from distlock.locking.run_under import Slots
 from distlock.recipes.progress import Progress
@@ -78,6 +78,8 @@ class LockedResult(AsyncResult):  # type: ignore[type-arg]
             return
         try:
             queueing.unqueue_task(queueing_backend(self.task.name, self.task.locking), self.id)
+        except BodyEnded:
+            raise
         except LockError as error:
             logger.warning("the queueing lock of task %s is freed later: %s", self.id, error)
 

@@ -28,7 +28,7 @@ from kombu.serialization import dumps, loads
 from distlock.apps import CHECKS_TAG
 from distlock.backends.base import BaseBackend
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockError, NotSupported
+from distlock.exceptions import BodyEnded, LockError, NotSupported
 from distlock.locking.run_under import Slots, checked_slots
 from distlock.runtime.hold import OnLost
 from distlock.runtime.name_template import Template
@@ -304,7 +304,15 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
 _PLAIN = frozenset({bool, float, int, str, type(None)})
 
 #: Errors that other code raises inside of whatever runs, and that kombu wraps into one of its own.
-_INTERRUPTS = (SoftTimeLimitExceeded, LockError)
+_INTERRUPTS: tuple[type[Exception], ...] = (SoftTimeLimitExceeded, BodyEnded)
+
+
+def raise_interrupt(error: Exception, *more: type[Exception]) -> None:
+    """Raise the interrupt, or one of ``more``, that this error is, or that it was made of."""
+    for interrupt in (error, error.__context__):
+        if isinstance(interrupt, _INTERRUPTS + more):
+            raise interrupt from None
+
 
 #: Validates the arguments of a call and returns them.
 Validation = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
@@ -376,9 +384,7 @@ class ReceivedArguments:
             kind, encoding, message = dumps(value, serializer)
             value = loads(message, kind, encoding, accept=[kind])
         except Exception as error:
-            for interrupt in (error, error.__context__):
-                if isinstance(interrupt, _INTERRUPTS):
-                    raise interrupt from None
+            raise_interrupt(error, LockError)
         return _in_order(value)
 
 

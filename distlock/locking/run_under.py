@@ -95,6 +95,8 @@ def busy_error(lock: BaseLock) -> LockBusy:
     try:
         info = lock.info()
         message, holder = holder_message(info), next(iter(info.holders), None)
+    except BodyEnded:
+        raise
     except LockError:
         message = lock._holder_message(holder)
     error = LockBusy(message)

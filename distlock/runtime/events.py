@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -16,6 +16,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.steps import Nested
 from distlock.concurrency.threads import call_and_log, thread_logger
+from distlock.exceptions import BodyEnded
 from distlock.runtime.hold import Hold
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Lease
@@ -44,10 +45,11 @@ def event(signal: Signal, hold: Hold) -> Nested | None:
 def send_event(signal: Signal, backend: BaseBackend, lease: Lease, fields: Fields = None) -> None:
     """Log the event and send its signal; an error of a receiver is logged, not raised.
 
-    ``fields`` are the ``extra`` of the record, None for what the lease says.
+    BodyEnded is raised: it came while a receiver ran, and is the caller's. ``fields`` are the
+    ``extra`` of the record, None for what the lease says.
     """
     _log(signal, backend, lease, fields)
-    signal.send_robust(type(backend), lease=lease, using=backend.alias)
+    _raise_loss(signal.send_robust(type(backend), lease=lease, using=backend.alias))
 
 
 @calls_others
@@ -56,7 +58,13 @@ async def asend_event(
 ) -> None:
     """See send_event()."""
     _log(signal, backend, lease, fields)
-    await signal.asend_robust(type(backend), lease=lease, using=backend.alias)
+    _raise_loss(await signal.asend_robust(type(backend), lease=lease, using=backend.alias))
+
+
+def _raise_loss(responses: Iterable[tuple[object, object]]) -> None:
+    for _, response in responses:
+        if isinstance(response, BodyEnded):
+            raise response
 
 
 @calls_others

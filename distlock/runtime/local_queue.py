@@ -23,6 +23,7 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.store import Delete, Put
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import call_after, start, thread_logger
 from distlock.concurrency.work import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.conf import locks
@@ -312,7 +313,7 @@ class Crowds:
         """
         said: dict[tuple[str, int], Mapping[str, int]] = {}
         if backend.capabilities.waiters:
-            with suppress(LockError, TypeError, KeyError):
+            with despite(LockError), suppress(TypeError, KeyError):
                 for record in backend.store.read(_DIRECTORY, deadline).records.values():
                     said[record.value["host"], record.value["pid"]] = record.value["locks"]
             me = current_owner()

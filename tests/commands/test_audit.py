@@ -11,13 +11,17 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from celery.exceptions import SoftTimeLimitExceeded
+from django.db import router, transaction
 from django.utils import timezone
 
 from distlock import Lock, LockLost, locks
+from distlock.concurrency.workers import ThreadCall
+from distlock.exceptions import BodyEnded
 from distlock.models import AuditEntry
 from distlock.recipes.log import Config
 from distlock.recipes.queue import Queue
+from distlock.tasks import sweep
 from tests.contract.watch import eventually
 
 USER = f"{getpass.getuser()}@{socket.gethostname()}"
@@ -196,6 +200,45 @@ def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog)
         assert Lock("stock").force_release(lock.token)
         eventually(lambda: "the audit log, in the database 'postgresql', failed" in caplog.text)
     assert "to be written: lock 'stock' on 'default', release by" in caplog.text
+
+
+class TestWhatInterruptsTheCaller:
+    """The loss of a lock around it, or a time limit, is no error of the log."""
+
+    @pytest.fixture
+    def meet(self, monkeypatch):
+        def strike(error, *where):
+            def meet(*args, **kwargs):
+                raise error
+
+            monkeypatch.setattr(*where, meet)
+
+        return strike
+
+    @pytest.mark.parametrize("error", [BodyEnded, SoftTimeLimitExceeded])
+    def test_while_it_waits(self, local, taken, meet, error):
+        (lock,) = taken("stock")
+        meet(error, ThreadCall, "wait")
+        with pytest.raises(error):
+            Lock("stock").force_release(lock.token)
+
+    def test_while_it_writes_in_its_own_transaction(self, config, taken, meet):
+        (lock,) = taken("stock")
+        meet(BodyEnded, AuditEntry.objects, "create")
+        with pytest.raises(BodyEnded), transaction.atomic():
+            Lock("stock").force_release(lock.token)
+
+    def test_while_it_looks_for_the_database(self, local, taken, meet):
+        (lock,) = taken("stock")
+        meet(BodyEnded, router, "db_for_write")
+        with pytest.raises(BodyEnded):
+            Lock("stock").force_release(lock.token)
+
+    @pytest.mark.parametrize("error", [BodyEnded, SoftTimeLimitExceeded])
+    def test_while_a_task_sweeps(self, local, meet, error):
+        meet(error, locks["default"], "sweep")
+        with pytest.raises(error):
+            sweep(["default", "nowhere"])
 
 
 class TestASweep:

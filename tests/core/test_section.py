@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import dataclasses
 import gc
 import re
 import sys
@@ -10,15 +11,17 @@ import time
 
 import pytest
 
-from distlock import Lock, LockBusy, LockLost
+from distlock import Lock, LockBusy, LockLost, locks
 from distlock.backends.local import LocalBackend
 from distlock.exceptions import BodyEnded
 from distlock.locking.run_under import busy_error, run_under
 from distlock.recipes import MultiLock, Semaphore
 from distlock.runtime import local_queue
+from distlock.signals import lock_acquired, lock_released
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.core.interrupting import cycle
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -156,6 +159,39 @@ def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
     assert (
         "): news, acquired at core/test_section.py:" in message
     )  # of the one who has held it for longest
+
+
+@pytest.mark.parametrize("event", [lock_acquired, lock_released])
+@pytest.mark.parametrize("takes", ["thread", "task"])
+def test_the_loss_of_a_lock_around_is_no_error_of_a_receiver(lock, event, takes):
+    def receive(**told):
+        raise BodyEnded
+
+    async def use():
+        async with lock:
+            pass
+
+    event.connect(receive)
+    try:
+        with pytest.raises(BodyEnded):
+            cycle(lock) if takes == "thread" else asyncio.run(use())
+    finally:
+        event.disconnect(receive)
+    eventually(lambda: not lock.locked())
+
+
+@pytest.mark.parametrize("ask", [busy_error, Lock.info])
+@pytest.mark.parametrize("step", ["inspect", "read"])
+def test_the_loss_of_a_lock_around_ends_who_asks_for_the_holder(lock, monkeypatch, ask, step):
+    def strike(*args):
+        raise BodyEnded
+
+    backend = locks["default"]
+    can = dataclasses.replace(backend.capabilities, waiters=True)  # as servers can
+    monkeypatch.setattr(LocalBackend, "capabilities", can)
+    monkeypatch.setattr(backend if step == "inspect" else backend.store, step, strike)
+    with pytest.raises(BodyEnded):
+        ask(lock)
 
 
 def test_the_holder_is_named_and_nothing_in_it_hides(lock):
