@@ -170,7 +170,10 @@ class ProgramSupervisor:
         return self._outcome
 
     def _supervise(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._start_watchdog(command, environment)
+        try:
+            self._start_watchdog(command, environment)
+        except OSError as error:  # say too many arguments
+            self._handle("failed", error.strerror, processes.NOT_EXECUTABLE)
         self._watchdogs_end.close()
         self._follow()
 

@@ -79,6 +79,11 @@ def test_what_cannot_be_started_is_told(here):
     assert "'no-such-program': No such file" in here("stock", "--", "no-such-program").error
 
 
+def test_so_are_more_arguments_than_the_system_takes(here):
+    result = here("stock", "--", "true", "x" * 200_000)
+    assert (result.code, result.error) == (126, "'true': Argument list too long")
+
+
 def test_options_of_the_program_are_its_own(here, capfd):
     here("stock", "--timeout", "5", "--", "echo", "--timeout", "-v", "--", "--settings=x")
     assert capfd.readouterr().out == "--timeout -v -- --settings=x\n"
