@@ -23,7 +23,7 @@ from distlock.fan_out import call_backends
 from distlock.records.shared_backend import part_of
 from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
-from distlock.types.lease import Kind, LockInfo, LockKey, Owner, State
+from distlock.types.lease import LOCK_KINDS, Kind, LockInfo, LockKey, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, LockQuery, status_of
 from distlock.types.values import MAX_NAME
@@ -70,7 +70,7 @@ class HoldRef:
         match json.loads(text):
             case [str(alias), int(token), str(name), str(kind)] if 0 < len(name) <= MAX_NAME:
                 name.encode()  # no database can store half of a surrogate pair: a ValueError
-                if "\0" not in name:
+                if "\0" not in name and kind in LOCK_KINDS:  # others need other rights
                     return cls(LockKey(alias, Kind(kind), name), int(token))
         raise ValueError(f"{text!r} names no hold")
 

@@ -25,7 +25,7 @@ from distlock.commands.output import escaped, quiet_drivers
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockError, NotSupported, StaleToken
+from distlock.exceptions import BodyEnded, LockError, NotSupported, StaleToken
 from distlock.fan_out import call_backends, one_line
 from distlock.recipes.description import Missing
 from distlock.types.lease import LOCK_KINDS, Kind
@@ -258,6 +258,8 @@ class Backends:
         for alias in self.aliases:
             try:
                 yield from question(locks[alias])
+            except BodyEnded:  # the loss of a lock around this command
+                raise
             except (LockError, ImproperlyConfigured) as error:
                 self.failures[alias] = one_line(error)
 
@@ -276,6 +278,8 @@ def ask(using: str, question: Callable[[], T]) -> T:
     Backends([using])  # refuses an alias that there is not
     try:
         return question()
+    except BodyEnded:  # the loss of a lock around this command
+        raise
     except (StaleToken, Missing) as error:
         fail(NOT_HELD, escaped(str(error)))
     except Full as error:

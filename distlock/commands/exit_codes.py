@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from distlock.commands.output import escaped, quiet_drivers
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
-from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.run_under import busy_error, run_under
 from distlock.supervisor.processes import NOT_EXECUTABLE as NOT_EXECUTABLE
@@ -114,6 +114,8 @@ def run_command(
     """
 
     def on_leave_error(error: LockError) -> None:
+        if isinstance(error, BodyEnded):  # of a lock around this one
+            raise error
         if isinstance(error, LockLost):
             on_lost(error)
         else:
@@ -145,6 +147,8 @@ def _acquire(lock: BaseLock, timeout: float | None, ensure_schema: bool) -> None
             if not (ensure_schema and locks[lock.using].ensure_schema(until)):
                 raise
             acquired = lock.acquire(timeout=-1 if timeout is None else left(until, timeout))
+    except BodyEnded:  # of a lock around this one
+        raise
     except LockUnavailable as error:
         fail(UNAVAILABLE, escaped(str(error)))
     except (NotSupported, TypeError, ValueError, OverflowError) as error:

@@ -31,7 +31,7 @@ from distlock.commands.exit_codes import (
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockLost, LockNotHeld
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.lock import Lock
 from distlock.locking.run_under import BodyInterrupter, Slots, body_interrupter, lock_or_slot
@@ -159,7 +159,8 @@ class LockedCommand(BaseCommand):
             except Exception as error:
                 lost = _loss(lock)
                 self._stay(lock, granted_at)
-                if lost and isinstance(error, LockLost):
+                is_around = isinstance(error, BodyEnded) and error is not interrupter.loss
+                if lost and isinstance(error, LockLost) and not is_around:
                     fail(LOST, f"ended: {escaped(lost)}")
                 raise
             self._stay(lock, granted_at)
@@ -239,6 +240,8 @@ def _loss(lock: BaseLock) -> str:
     """Return why the lock was lost, if it was."""
     try:
         lock.check()
+    except BodyEnded:  # of a lock around this one
+        raise
     except LockLost as error:
         return str(error)
     except LockNotHeld:

@@ -154,7 +154,7 @@ def write_fields(command: BaseCommand, pairs: Iterable[tuple[str, object]]) -> N
     """Write labels and values below one another, indented."""
     pairs = list(pairs)
     widest = max(len(label) for label, _ in pairs)
-    room = (width(command) or sys.maxsize) - widest - 4
+    room = max((width(command) or sys.maxsize) - widest - 4, 1)
     for label, value in pairs:
         text = as_text(value)
         # A command is left to the terminal, so that it can be copied in one piece.

@@ -44,7 +44,7 @@ from distlock.commands.output import escaped
 from distlock.commands.verbs import Verb
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
-from distlock.exceptions import LockLost
+from distlock.exceptions import BodyEnded, LockLost
 from distlock.locking.base_lock import BaseLock
 from distlock.locking.lock import Lock
 from distlock.locking.run_under import AGREED, Slots, checked_slots, lock_or_slot
@@ -82,6 +82,8 @@ def _run(
                 verbosity=verbosity,
                 ensure_schema=True,
             )
+    except BodyEnded:  # of a lock around this one
+        raise
     except LockLost as error:
         fail(LOST, f"{run.program!r} was not started: {escaped(str(error))}")
     run.finish()

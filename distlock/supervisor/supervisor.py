@@ -11,15 +11,16 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import distlock
 from distlock.concurrency.clock import clock
-from distlock.exceptions import LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockLost, LockNotHeld
 from distlock.locking.base_lock import BaseLock
 from distlock.supervisor import processes
 from distlock.supervisor.processes import ProgramSignals, bring_to_front
@@ -141,6 +142,7 @@ class ProgramSupervisor:
         self._timing = timing
         self._signals = signals
         self._alone = alone and processes.LINUX
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._program = 0
         self._outcome = Outcome()
         self._sent_deadline = 0.0
@@ -148,18 +150,14 @@ class ProgramSupervisor:
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Outcome:
         """Run a program; the lock must be held when this begins."""
-        mine, theirs = socket.socketpair()
+        mine, self._watchdogs_end = socket.socketpair()
         self._channel = Channel(mine)
         own = os.getpgrp()
         if self._alone:
             processes.adopt_orphans()
         self._signals.forward = self._pass_on
         try:
-            with theirs:
-                watchdog = self._start_watchdog(theirs, command, environment)
-            self._follow()
-            if watchdog.wait() != 0:
-                self._end_without_watchdog()
+            self._or_end(partial(self._supervise, command, environment))
         finally:
             self._signals.forward = lambda signum: None  # there is no program any more
             self._channel.close()
@@ -171,6 +169,34 @@ class ProgramSupervisor:
                 processes.adopt_orphans(False)
         return self._outcome
 
+    def _supervise(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        try:
+            self._start_watchdog(command, environment)
+        except OSError as error:  # say too many arguments
+            self._handle("failed", error.strerror, processes.NOT_EXECUTABLE)
+        self._watchdogs_end.close()
+        self._follow()
+
+    def _or_end(self, step: Callable[[], object]) -> None:
+        """Make a step; an error of it is raised when nothing of the program runs any more."""
+        try:
+            step()
+        except BaseException:  # also the loss of a lock around this one, which is left next
+            is_over = False
+            try:
+                self._end()
+                is_over = True
+            finally:
+                if not is_over:  # there may be several such locks
+                    self._or_end(self._end)
+            raise
+
+    def _end(self) -> None:
+        """End the program, and return when nothing of it runs any more."""
+        self._watchdogs_end.close()  # the channel is closed when the watchdog's own copy is
+        self._channel.send("end")
+        self._follow()
+
     def _follow(self) -> None:
         """Handle what the watchdog tells, and tell it of renewals, until it ends."""
         pause = min(self._timing.lease * _PAUSE, _LONGEST_PAUSE)
@@ -179,24 +205,25 @@ class ProgramSupervisor:
             for kind, *values in self._channel.receive():
                 self._handle(kind, *values)
             self._send_deadline()
+        if self._watchdog is not None and self._watchdog.wait() != 0:
+            self._end_without_watchdog()
 
-    def _start_watchdog(
-        self, channel: socket.socket, command: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+    def _start_watchdog(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         in_front = self._terminal.shows(os.getpgrp())
         terminal = self._terminal.descriptor if in_front else None
         self._sent_deadline = clock() + self._lock.remaining
         grace, margin = self._timing.grace, self._timing.margin
+        channel = self._watchdogs_end.fileno()
         setup = {
-            "channel": channel.fileno(),
+            "channel": channel,
             "terminal": terminal,
             "ignored": self._signals.ignored,
             "times": {"deadline": self._sent_deadline, "grace": grace, "margin": margin},
         }
         package = str(Path(distlock.__file__).parent)
-        return subprocess.Popen(
+        self._watchdog = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _WATCHDOG, package, json.dumps(setup), *command],
-            pass_fds=[channel.fileno(), *([] if terminal is None else [terminal])],
+            pass_fds=[channel, *([] if terminal is None else [terminal])],
             env=dict(environment),
             process_group=0,  # signals to our own group are not for the watchdog
         )
@@ -226,6 +253,8 @@ class ProgramSupervisor:
         try:
             self._lock.check()
             deadline = clock() + self._lock.remaining
+        except BodyEnded:  # of a lock around this one
+            raise
         except (LockLost, LockNotHeld) as error:
             self._lose(str(error))
             return

@@ -84,9 +84,7 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
                 for lock in each:
                     if not lock.acquire(blocking=False):
                         raise busy_error(lock)
-                    # The test may have broken it.
-                    entered.enter_context(suppress(LockLost, LockNotHeld))
-                    entered.callback(lock.release)
+                    entered.callback(_leave, lock)
                 held.set_result(None)
                 done.wait()
         except Exception as error:
@@ -102,6 +100,11 @@ def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def _leave(lock: BaseLock) -> None:
+    with suppress(LockLost, LockNotHeld):  # the test may have broken it
+        lock.release()
 
 
 class IsolatedLocksMixin(unittest.TestCase):

@@ -281,7 +281,7 @@ def call_site(description: str) -> tuple[str, str, bool]:
 def callers_level() -> int:
     """Return the ``stacklevel`` of a warning that is to name the user's line."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back and frame.f_globals["__name__"].startswith(_INSIDE):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
     return level
 

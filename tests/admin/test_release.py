@@ -1,5 +1,6 @@
 """Force release: exactly the holds that were shown, with a reason, and with a trace."""
 
+import json
 import logging
 import re
 
@@ -12,6 +13,7 @@ from distlock import LockLost, LockUnavailable
 from distlock.admin.locks import HoldRef
 from distlock.conf import locks
 from distlock.models import HeldLock
+from distlock.recipes import Queue
 from distlock.types.lease import State
 
 
@@ -217,6 +219,15 @@ def test_what_names_no_holds_is_refused(operator, url, local, taken, holds):
     response = operator.post(url("release"), {"hold": holds, "confirmed": "yes", "reason": "a"})
     assert response.status_code == 302
     assert lock.held
+
+
+def test_a_delivery_of_a_queue_is_no_hold_of_a_lock(operator, url, local):
+    letters = Queue("letters")
+    letters.put("to ada")
+    with letters.get() as delivery:
+        hold = json.dumps(["default", delivery.token, "letters", "queue"])
+        operator.post(url("release"), {"hold": [hold], "confirmed": "yes", "reason": "a"})
+        assert letters.info().deliveries
 
 
 def test_a_hundred_at_once_can_be_released(ask, confirm, local, taken):

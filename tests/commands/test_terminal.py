@@ -70,6 +70,13 @@ class TestAList:
         assert RED in "".join(process("list", "--force-color").finish())
 
 
+def test_a_lock_is_shown_however_narrow_the_terminal_is(sqlite_only, holder, terminal):
+    holder("stock")
+    shown = terminal("show", "stock", columns=12)
+    assert shown.end() == 0
+    assert "stock" in shown.printed
+
+
 class TestSortedAndChosen:
     def test_by_age_and_by_what_is_left(self, local, run, taken):
         taken("b", lease=600)

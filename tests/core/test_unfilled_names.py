@@ -89,6 +89,11 @@ def test_the_warning_names_the_line_and_comes_once_for_each():
     assert second == first + 2
 
 
+def test_code_of_no_module_is_warned_too():
+    with pytest.warns(UnfilledTemplate):
+        exec("with Lock('stock:{sku}'): pass", {"Lock": Lock})
+
+
 def test_nothing_is_taken_where_a_warning_is_an_error():
     lock = Lock("report:{nothing}")
     with pytest.raises(UnfilledTemplate):

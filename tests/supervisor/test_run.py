@@ -4,13 +4,16 @@ import re
 import signal
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from distlock import Lock, LockLost, locks
+from distlock.commands import LockedCommand
 from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
+from distlock.exceptions import BodyEnded
 from distlock.management.commands.locks import Command
 from distlock.supervisor.processes import PASSED_ON
 from distlock.types.lease import State
@@ -74,6 +77,11 @@ def test_scripts_see_the_exit_code_and_no_word_more(start):
 
 def test_what_cannot_be_started_is_told(here):
     assert "'no-such-program': No such file" in here("stock", "--", "no-such-program").error
+
+
+def test_so_are_more_arguments_than_the_system_takes(here):
+    result = here("stock", "--", "true", "x" * 200_000)
+    assert (result.code, result.error) == (126, "'true': Argument list too long")
 
 
 def test_options_of_the_program_are_its_own(here, capfd):
@@ -283,6 +291,46 @@ def test_from_code_a_broken_lock_can_be_taken_again(here):
             assert lock.held
 
     steadily(attempt, 3, 9)
+
+
+class Around(LockedCommand):
+    """A command that does its work under a lock of its own."""
+
+    def __init__(self, name, work):
+        super().__init__()
+        self.lock_name = name
+        self.work = work
+
+    def handle(self, **options):
+        with pytest.raises(BodyEnded):
+            self.work()
+        self.lock.check()
+
+
+@pytest.mark.parametrize("names", [["around"], ["around", "outermost"]])
+def test_from_code_the_loss_of_locks_around_it_ends_the_program_first(beats, backend, names):
+    """The program has its grace; the second loss comes while the first one waits for that."""
+    born, were_gone = {}, []
+
+    def take_it_then():
+        born.update(beats.begin())
+        for name in names:
+            Lock(name).force_release(backend.inspect(name).token)
+        with Lock("stock"):
+            were_gone.append(gone(born))
+
+    def work():
+        call_command("locks", "run", "stock", "--grace=1", "--", *beats.command, "stubborn")
+
+    taking = threading.Thread(target=take_it_then)
+    taking.start()
+    for name in names:
+        work = partial(call_command, Around(name, work))
+    with pytest.raises(CommandError, match="'around'|'outermost'") as raised:
+        work()
+    taking.join()
+    assert raised.value.returncode == LOST
+    assert were_gone == [True]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from distlock import Lock, LockBusy, LockNotHeld, LockTimeout, locks
+from distlock import Lock, LockBusy, LockLost, LockNotHeld, LockTimeout, locks
 from distlock.recipes import (
     Barrier,
     Config,
@@ -408,6 +408,15 @@ class TestHeldElsewhere:
             lock.force_release(lock.info().token)
             assert lock.acquire(blocking=False)
             lock.release()
+
+    def test_raises_what_a_later_lock_raises(self, local):
+        class Lost(Lock):
+            def acquire(self, *args, **options):
+                raise LockLost("on the way")
+
+        with pytest.raises(LockLost, match="on the way"), held_elsewhere("stock", Lost("other")):
+            raise AssertionError("the body ran")
+        assert not Lock("stock").locked()
 
     def test_ends_with_an_error_of_the_body(self, local):
         with pytest.raises(ZeroDivisionError), held_elsewhere("stock"):
