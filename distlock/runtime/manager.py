@@ -107,32 +107,35 @@ class LockManager:
     def _reenter(self, request: AcquireRequest) -> Steps[bool | None]:
         """Enter what this process holds already; None if the lock has to be taken.
 
-        False if the owner holds it and must not enter it once more.
+        False if it must not be entered once more, or not while a job is inside.
         """
-        hold = self.holds.find(request.key, request.claim.owner)
-        if hold is None:
-            hold = request.enters = yield from self._hold_of_caller(request)
-        if hold is None:
-            return None
-        if refuses_reentry(hold, request):
-            return False
-        while (hold := self._entered(request)) is not None:
-            gone, renewed_at = yield from confirm(hold, request, request.answer_due)
-            if gone:
-                self.renewer.lose(hold, gone)
-                continue
-            if renewed_at is not None:
-                self.renewer.extend(hold, renewed_at, hold.lease.duration)
-            if self.holds.enter(hold, request.entry, request.claim.owner):
-                return True
+        while True:
             request.enters = None
-        return None
+            if self.holds.find(request.key, request.claim.owner) is None:
+                request.enters = yield from self._hold_of_caller(request)
+            if (hold := self._entered(request)) is None:
+                return None
+            if not hold.is_with_job(request.entry):
+                if refuses_reentry(hold, request):
+                    return False
+                gone, renewed_at = yield from confirm(hold, request, request.answer_due)
+                if gone:
+                    self.renewer.lose(hold, gone)
+                    continue
+                if renewed_at is not None:
+                    self.renewer.extend(hold, renewed_at, hold.lease.duration)
+                if self.holds.enter(hold, request.entry, request.claim.owner):
+                    return True
+            elif not request.wait or (request.deadline is not None and clock() >= request.deadline):
+                return False
+            else:
+                yield Sleep(_PAUSE)
 
     def _hold_of_caller(self, request: AcquireRequest) -> Steps[Hold | None]:
         """Return the hold of a task that awaits the job of an executor which makes this request.
 
-        The task cannot release it before the job has ended. It may have submitted the job just now,
-        and not await it yet.
+        The task does not release it before the job has ended, unless it is cancelled. It may have
+        submitted the job just now, and not await it yet.
         """
         work = request.entry.work
         jobs = work.futures() if work is not None else []
