@@ -10,7 +10,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
 from distlock.concurrency.work import tasks_awaiting
-from distlock.exceptions import LockNotHeld, LockUnavailable
+from distlock.exceptions import LockDeadlock, LockNotHeld, LockUnavailable
 from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.runtime.events import event
 from distlock.runtime.hold import Hold, task_of
@@ -19,7 +19,7 @@ from distlock.runtime.local_queue import LocalQueue, Ticket, WaitingCounts
 from distlock.runtime.name_template import warn_if_unfilled
 from distlock.runtime.renewal import LeaseRenewer
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Lease, LockKey, Owner
+from distlock.types.lease import Kind, Lease, LockKey, Owner
 from distlock.types.owners import current_actor
 
 #: How often, and after how many seconds, it is asked who awaits a job.
@@ -135,17 +135,17 @@ class LockManager:
         """Return the hold of a task that awaits the job of an executor which makes this request.
 
         The task does not release it before the job has ended, unless it is cancelled. It may have
-        submitted the job just now, and not await it yet.
+        submitted the job just now, and not await it yet. Seats are never entered again, but taken.
         """
         work = request.entry.work
-        jobs = work.futures() if work is not None else []
+        jobs = work.futures() if work is not None and request.key.kind != Kind.SEMAPHORE else []
         for _ in range(_LOOKS if jobs else 0):
             if not (holds := self.holds.of_tasks(request.key)):
                 return None
             tasks = [task for future in jobs for task in tasks_awaiting(future)]
             for hold in holds:
                 if any(task_of(entry) in tasks for entry in hold.entries):
-                    return hold
+                    return _checked_seats(hold, request)
             if tasks:
                 return None
             yield Sleep(_LOOK_PAUSE)
@@ -336,6 +336,16 @@ class LockManager:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self.renewer.mutex:
             self.renewer.kept.pop(hold.lease.nonce, None)
+
+
+def _checked_seats(hold: Hold, request: AcquireRequest) -> Hold:
+    """Return the hold of a task, which its job is to enter; LockDeadlock if the job cannot."""
+    if request.claim.seats > hold.lease.claim.seats and not hold.lost_for_good:
+        raise LockDeadlock(
+            f"rwlock {request.claim.name!r}: a job cannot become the writer while the task that"
+            " awaits it is a reader, because they would wait for each other"
+        )
+    return hold
 
 
 #: that of this process

@@ -222,6 +222,25 @@ async def test_readers_among_the_jobs_of_a_reader_are_inside_together():
         await asyncio.gather(*[loop.run_in_executor(None, read) for _ in range(2)])
 
 
+async def test_a_job_of_a_reader_cannot_become_the_writer():
+    def write():
+        RWLock("stock").writer().acquire(blocking=False)
+
+    async with RWLock("stock").reader() as reader:
+        with pytest.raises(LockDeadlock):
+            await asyncio.to_thread(write)
+        assert reader.held
+
+
+async def test_a_job_takes_seats_of_its_own():
+    def work():
+        with Semaphore("stock", 3):
+            return Semaphore("stock", 3).info().taken, Semaphore("stock", 3, n=2).locked()
+
+    async with Semaphore("stock", 3):
+        assert await asyncio.to_thread(work) == (2, True)
+
+
 async def test_what_a_job_holds_by_entering_keeps_the_lock_when_the_task_was_cancelled():
     entered, leave = threading.Event(), threading.Event()
 
