@@ -16,6 +16,7 @@ from django.test import Client
 from distlock import Lock, LockError, LockNotHeld, ReleasedInTransaction, locks
 from distlock.activity import activity
 from distlock.recipes import Semaphore
+from distlock.runtime.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.databases import SERVERS, publish
@@ -362,6 +363,20 @@ def test_the_end_of_the_piece_of_work_does_not_end_it(using, database, other, na
         assert not other.tries(name)
     assert other.tries(name)
     assert not [message for message in caplog.messages if name in message]
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_what_a_piece_of_work_does_not_release_after_it_is_not_entered_by_the_next_one(
+    using, database, name
+):
+    with activity("a"):
+        keeping(name, using).acquire()
+        with transaction.atomic(using=database), keeping(name, using):
+            pass
+    with activity("b"):
+        assert not Lock(name, using=using).acquire(blocking=False)
+    (hold,) = held_here(name)
+    manager().free(hold)
 
 
 @SERVER
