@@ -41,7 +41,8 @@ class Holds:
             holds = (self._holds.get((key, outer)) for outer in owner.within)
             hold = next((hold for hold in holds if hold is not None), None)
         if hold is None and self._entered_by_jobs:
-            hold, _ = self._entered_by_jobs.get((key, owner.key), (None, None))
+            entered = (self._entered_by_jobs.get((key, one), (None, None)) for one in owner.keys)
+            hold = next((hold for hold, _ in entered if hold is not None), None)
         return hold
 
     def of_tasks(self, key: LockKey) -> list[Hold]:

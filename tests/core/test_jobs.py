@@ -241,6 +241,15 @@ async def test_a_job_takes_seats_of_its_own():
         assert await asyncio.to_thread(work) == (2, True)
 
 
+async def test_a_piece_of_work_inside_a_job_holds_what_the_job_has_entered():
+    def work():
+        with Lock("stock"), activity("inner"):
+            return Lock("stock").held
+
+    async with Lock("stock"):
+        assert await asyncio.to_thread(work)
+
+
 async def test_what_a_job_holds_by_entering_keeps_the_lock_when_the_task_was_cancelled():
     entered, leave = threading.Event(), threading.Event()
 
