@@ -46,8 +46,8 @@ class Holds:
         return hold
 
     def of_tasks(self, key: LockKey) -> list[Hold]:
-        """Return the holds of a lock that belong to asyncio tasks."""
-        holds = (hold for hold in self.all() if hold.key == key)
+        """Return the holds of a lock that belong to asyncio tasks, but not to named owners."""
+        holds = (hold for hold in self.all() if hold.key == key and not hold.named)
         return [hold for hold in holds if any(task_of(entry) for entry in hold.entries)]
 
     def within(self, key: LockKey, owner: Owner) -> list[Hold]:
@@ -97,7 +97,7 @@ class Holds:
             hold.enter(entry)
             if entry.until_commit and owner.within and hold.owner_key in owner.keys:
                 self._give_to_thread(hold, owner)
-            if entry.work is not None and hold.owner_key not in owner.keys and not hold.named:
+            if entry.work is not None and hold.owner_key not in owner.keys:
                 self._entered_by_jobs[hold.key, owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
             if entry.work is not None:

@@ -250,6 +250,14 @@ async def test_a_piece_of_work_inside_a_job_holds_what_the_job_has_entered():
         assert await asyncio.to_thread(work)
 
 
+async def test_a_job_does_not_enter_the_hold_of_an_owner_whose_name_it_does_not_say():
+    async with Lock("stock", owner="order-1") as lock:
+        assert await asyncio.to_thread(tries) is False
+        assert await asyncio.to_thread(lambda: tries(owner="order-1")) is True
+        assert lock.held
+    assert await Lock("stock").aacquire(blocking=False)
+
+
 async def test_what_a_job_holds_by_entering_keeps_the_lock_when_the_task_was_cancelled():
     entered, leave = threading.Event(), threading.Event()
 
