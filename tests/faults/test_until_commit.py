@@ -379,6 +379,34 @@ def test_what_a_piece_of_work_does_not_release_after_it_is_not_entered_by_the_ne
     manager().free(hold)
 
 
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_another_job_of_the_task_does_not_enter_before_the_commit(using, database, name):
+    left, tried = threading.Event(), threading.Event()
+
+    def first():
+        try:
+            with transaction.atomic(using=database):
+                with keeping(name, using):
+                    pass
+                with keeping(name, using):
+                    left.set()
+                tried.wait(PATIENCE)
+        finally:
+            connections[database].close()
+
+    def second():
+        left.wait(PATIENCE)
+        entered = Lock(name, using=using).acquire(timeout=0.2)
+        tried.set()
+        with Lock(name, using=using, timeout=PATIENCE):
+            return entered
+
+    async with Lock(name, using=using):
+        loop = asyncio.get_running_loop()
+        jobs = [loop.run_in_executor(None, job) for job in (first, second)]
+        assert await asyncio.gather(*jobs) == [None, False]
+
+
 @SERVER
 def test_it_is_left_as_often_as_it_was_entered_and_not_more(using, database, other, name):
     lock = keeping(name, using)
