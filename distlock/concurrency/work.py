@@ -296,7 +296,10 @@ def _nearest_job(
 
 
 def tasks_awaiting(job: Future[Any]) -> list[asyncio.Task[Any]]:
-    """Return the tasks that await a job of an executor, as ``asyncio.to_thread()`` does."""
+    """Return the tasks that await a job of an executor, as ``asyncio.to_thread()`` does.
+
+    They go on before it has ended only if they are cancelled, or another job of a gather() fails.
+    """
     seen: set[int] = set()
     futures: list[Any] = [job]
     tasks: list[asyncio.Task[Any]] = []
@@ -313,7 +316,7 @@ def tasks_awaiting(job: Future[Any]) -> list[asyncio.Task[Any]]:
             # A future whose outcome is passed on to another one, as by asyncio.shield().
             futures.extend(
                 value
-                for value in _closed_over(callback)
+                for value in _passed_on_to(callback)
                 if isinstance(value, Future | TaskFuture) and not isinstance(value, asyncio.Task)
             )
     return tasks
@@ -339,7 +342,7 @@ def thread_awaiting(task: asyncio.Task[Any]) -> threading.Thread | None:
     if frame is None or frame.f_code is not AsyncToSync.main_wrap.__code__:
         return None
     for callback in _callbacks(frame.f_locals["call_result"]):
-        for value in _closed_over(callback):
+        for value in _closed_over(callback).values():
             if isinstance(thread := getattr(value, "_work_thread", None), threading.Thread):
                 return thread
     return None
@@ -351,9 +354,23 @@ def _callbacks(future: Any) -> list[Any]:
     return [callback for callback, _ in getattr(future, "_callbacks", None) or ()]
 
 
-def _closed_over(callback: Any) -> list[Any]:
-    values = []
-    for cell in getattr(callback, "__closure__", None) or ():
+def _passed_on_to(callback: Any) -> list[Any]:
+    """Return what asyncio passes an outcome on to, and nothing else makes go on."""
+    known = _closed_over(callback)
+    waits_for_all = known.get("return_when", asyncio.ALL_COMPLETED) == asyncio.ALL_COMPLETED
+    if (
+        getattr(callback, "__module__", None) in ("asyncio.futures", "asyncio.tasks")
+        and waits_for_all
+        and known.get("timeout_handle") is None
+    ):
+        return list(known.values())
+    return []
+
+
+def _closed_over(callback: Any) -> dict[str, Any]:
+    values = {}
+    names = getattr(getattr(callback, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(callback, "__closure__", None) or (), strict=False):
         with suppress(ValueError):  # not set yet
-            values.append(cell.cell_contents)
+            values[name] = cell.cell_contents
     return values

@@ -33,6 +33,7 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.work import new_work
 from distlock.exceptions import (
     BodyEnded,
     LockError,
@@ -118,6 +119,7 @@ def keep_until_commit(key: LockKey, owner: Owner, options: LockOptions) -> None:
     transactions = OpenTransactions(hold, connections)
     entry = Entrant(transactions.is_open, renews=options.renew, on_lost=options.on_lost)
     entry.lock, entry.until_commit = transactions, True
+    entry.work = new_work()  # never ends; it tells that this is of the present thread
     entry.call_site = hold.lease.claim.call_site
     manager().holds.enter(hold, entry, owner)
 

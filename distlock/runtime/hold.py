@@ -119,6 +119,22 @@ class Hold:
         """How often it was entered by a thread or task and not left."""
         return self.count - sum(entry.until_commit for entry in self.entries)
 
+    def is_with_job(self, entry: Entrant) -> bool:
+        """Return whether a job inside keeps someone out who would otherwise enter once more.
+
+        A task and the jobs that it awaits have one hold, but not at the same time: a job goes on
+        beside others, and beside a task whose await was cancelled. Readers share it.
+        """
+        claim = self.lease.claim
+        shares = self.named or entry.until_commit or claim.seats < (claim.limit or 1)
+        if shares or any(inside.is_alive == entry.is_alive for inside in self.entries):
+            return False
+        # The other pieces of work of the current thread stand still for the caller.
+        return any(
+            inside.work is not None and inside.is_alive() and not inside.work.is_here
+            for inside in self.entries
+        )
+
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
         for known in self.entries:

@@ -41,12 +41,13 @@ class Holds:
             holds = (self._holds.get((key, outer)) for outer in owner.within)
             hold = next((hold for hold in holds if hold is not None), None)
         if hold is None and self._entered_by_jobs:
-            hold, _ = self._entered_by_jobs.get((key, owner.key), (None, None))
+            entered = (self._entered_by_jobs.get((key, one), (None, None)) for one in owner.keys)
+            hold = next((hold for hold, _ in entered if hold is not None), None)
         return hold
 
     def of_tasks(self, key: LockKey) -> list[Hold]:
-        """Return the holds of a lock that belong to asyncio tasks."""
-        holds = (hold for hold in self.all() if hold.key == key)
+        """Return the holds of a lock that belong to asyncio tasks, but not to named owners."""
+        holds = (hold for hold in self.all() if hold.key == key and not hold.named)
         return [hold for hold in holds if any(task_of(entry) for entry in hold.entries)]
 
     def within(self, key: LockKey, owner: Owner) -> list[Hold]:
@@ -89,14 +90,14 @@ class Holds:
                 self._follow(hold, entry)
 
     def enter(self, hold: Hold, entry: Entrant, owner: Owner) -> bool:
-        """Enter once more; False if the hold was lost or left meanwhile."""
+        """Enter once more; False if it was lost or left meanwhile, or a job has come in."""
         with self._mutex:
-            if not self._has(hold) or hold.lost_error():
+            if not self._has(hold) or hold.lost_error() or hold.is_with_job(entry):
                 return False
             hold.enter(entry)
             if entry.until_commit and owner.within and hold.owner_key in owner.keys:
                 self._give_to_thread(hold, owner)
-            if entry.work is not None and hold.owner_key not in owner.keys and not hold.named:
+            if entry.work is not None and hold.owner_key not in owner.keys:
                 self._entered_by_jobs[hold.key, owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
             if entry.work is not None:
@@ -108,10 +109,15 @@ class Holds:
 
         All of them run inside the transaction that keeps it, and would wait for that in vain.
         """
-        del self._holds[hold.key, hold.owner_key]
         _, slash, number = hold.owner_key.partition("/")  # a seat has a number
-        hold.owner_key = f"{owner.within[-1]}{slash}{number}"
-        self._holds[hold.key, hold.owner_key] = hold
+        self._move(hold, f"{owner.within[-1]}{slash}{number}")
+
+    def _move(self, hold: Hold, owner_key: str) -> None:
+        """Let a hold be found by another key; an interrupt in between leaves it under one."""
+        known_by = hold.key, hold.owner_key
+        self._holds[hold.key, owner_key], hold.owner_key = hold, owner_key
+        if known_by != (hold.key, owner_key):
+            del self._holds[known_by]
 
     def _follow(self, hold: Hold, entry: Entrant) -> None:
         """See to it that the end of a piece of work does not leave the hold to its successors."""
@@ -127,6 +133,8 @@ class Holds:
             if not left:
                 return
             hold.remove(left)
+            if hold.orphaned:  # it may be the thread's, whose next piece of work must not enter it
+                self._move(hold, hold.lease.owner.key)
             self._forget_jobs(hold)
         log_unreleased(hold, left[-1].call_site)
 
@@ -135,9 +143,8 @@ class Holds:
 
         Then the backend has to free the lock. See Lock.release() for the errors.
         """
-        known_by = hold.key, hold.owner_key
         with self._mutex:
-            if self._holds.get(known_by) is not hold:
+            if not self._has(hold):
                 raise not_held(hold.key, hold.lease.owner)  # another thread of its name was first
             # As a rule it was entered once, and then it does not matter who leaves.
             if hold.count > 1 or hold.earlier_entries or hold.entries[0].until_commit:
@@ -155,7 +162,7 @@ class Holds:
             reason, is_last = hold.loss_reason(), hold.count == 0
             if is_last:
                 hold.on_leave()
-                del self._holds[known_by]
+                del self._holds[hold.key, hold.owner_key]
                 if (work := hold.entries[0].work) is not None:
                     work.finished(hold)
                 if reason is None:

@@ -10,7 +10,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
 from distlock.concurrency.work import tasks_awaiting
-from distlock.exceptions import LockNotHeld, LockUnavailable
+from distlock.exceptions import LockDeadlock, LockNotHeld, LockUnavailable
 from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.runtime.events import event
 from distlock.runtime.hold import Hold, task_of
@@ -19,7 +19,7 @@ from distlock.runtime.local_queue import LocalQueue, Ticket, WaitingCounts
 from distlock.runtime.name_template import warn_if_unfilled
 from distlock.runtime.renewal import LeaseRenewer
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Lease, LockKey, Owner
+from distlock.types.lease import Kind, Lease, LockKey, Owner
 from distlock.types.owners import current_actor
 
 #: How often, and after how many seconds, it is asked who awaits a job.
@@ -107,42 +107,45 @@ class LockManager:
     def _reenter(self, request: AcquireRequest) -> Steps[bool | None]:
         """Enter what this process holds already; None if the lock has to be taken.
 
-        False if the owner holds it and must not enter it once more.
+        False if it must not be entered once more, or not while a job is inside.
         """
-        hold = self.holds.find(request.key, request.claim.owner)
-        if hold is None:
-            hold = request.enters = yield from self._hold_of_caller(request)
-        if hold is None:
-            return None
-        if refuses_reentry(hold, request):
-            return False
-        while (hold := self._entered(request)) is not None:
-            gone, renewed_at = yield from confirm(hold, request, request.answer_due)
-            if gone:
-                self.renewer.lose(hold, gone)
-                continue
-            if renewed_at is not None:
-                self.renewer.extend(hold, renewed_at, hold.lease.duration)
-            if self.holds.enter(hold, request.entry, request.claim.owner):
-                return True
+        while True:
             request.enters = None
-        return None
+            if self.holds.find(request.key, request.claim.owner) is None:
+                request.enters = yield from self._hold_of_caller(request)
+            if (hold := self._entered(request)) is None:
+                return None
+            if not hold.is_with_job(request.entry):
+                if refuses_reentry(hold, request):
+                    return False
+                gone, renewed_at = yield from confirm(hold, request, request.answer_due)
+                if gone:
+                    self.renewer.lose(hold, gone)
+                    continue
+                if renewed_at is not None:
+                    self.renewer.extend(hold, renewed_at, hold.lease.duration)
+                if self.holds.enter(hold, request.entry, request.claim.owner):
+                    return True
+            elif not request.wait or (request.deadline is not None and clock() >= request.deadline):
+                return False
+            else:
+                yield Sleep(_PAUSE)
 
     def _hold_of_caller(self, request: AcquireRequest) -> Steps[Hold | None]:
         """Return the hold of a task that awaits the job of an executor which makes this request.
 
-        The task cannot release it before the job has ended. It may have submitted the job just now,
-        and not await it yet.
+        The task does not release it before the job has ended, unless it is cancelled. It may have
+        submitted the job just now, and not await it yet. Seats are never entered again, but taken.
         """
         work = request.entry.work
-        jobs = work.futures() if work is not None else []
+        jobs = work.futures() if work is not None and request.key.kind != Kind.SEMAPHORE else []
         for _ in range(_LOOKS if jobs else 0):
             if not (holds := self.holds.of_tasks(request.key)):
                 return None
             tasks = [task for future in jobs for task in tasks_awaiting(future)]
             for hold in holds:
                 if any(task_of(entry) in tasks for entry in hold.entries):
-                    return hold
+                    return _checked_seats(hold, request)
             if tasks:
                 return None
             yield Sleep(_LOOK_PAUSE)
@@ -333,6 +336,16 @@ class LockManager:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self.renewer.mutex:
             self.renewer.kept.pop(hold.lease.nonce, None)
+
+
+def _checked_seats(hold: Hold, request: AcquireRequest) -> Hold:
+    """Return the hold of a task, which its job is to enter; LockDeadlock if the job cannot."""
+    if request.claim.seats > hold.lease.claim.seats and not hold.lost_for_good:
+        raise LockDeadlock(
+            f"rwlock {request.claim.name!r}: a job cannot become the writer while the task that"
+            " awaits it is a reader, because they would wait for each other"
+        )
+    return hold
 
 
 #: that of this process

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -121,6 +122,140 @@ async def test_a_job_of_a_child_task_does_not_enter_what_its_parent_holds():
         child = asyncio.create_task(asyncio.to_thread(tries))
         await asyncio.sleep(0.2)
         assert await child is False
+
+
+async def test_of_the_jobs_that_a_task_awaits_together_one_at_a_time_is_inside():
+    inside, most = [], []
+
+    def save():
+        with Lock("stock") as lock:
+            inside.append(lock.token)
+            most.append(len(inside))
+            time.sleep(0.05)
+            inside.pop()
+            return lock.token
+
+    with ThreadPoolExecutor(3) as pool:
+        for wait in (asyncio.gather, lambda *jobs: asyncio.wait(jobs)):
+            async with Lock("stock") as lock:
+                jobs = [asyncio.get_running_loop().run_in_executor(pool, save) for _ in range(3)]
+                await wait(*jobs)
+                assert {job.result() for job in jobs} == {lock.token}
+    assert most == [1] * 6
+
+
+async def test_a_job_that_must_not_wait_for_another_one_is_refused():
+    entered, leave = threading.Event(), threading.Event()
+
+    def first():
+        with Lock("stock"):
+            entered.set()
+            leave.wait(PATIENCE)
+
+    def second():
+        entered.wait(PATIENCE)
+        try:
+            return tries(), Lock("stock").acquire(timeout=0.1)
+        finally:
+            leave.set()
+
+    async with Lock("stock"):
+        loop = asyncio.get_running_loop()
+        jobs = [loop.run_in_executor(None, job) for job in (first, second)]
+        assert await asyncio.gather(*jobs) == [None, (False, False)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0.3},
+        {"return_when": asyncio.FIRST_COMPLETED},
+        {"return_when": asyncio.FIRST_EXCEPTION},
+    ],
+)
+async def test_a_job_waits_for_a_task_that_may_go_on_before_it(options):
+    async with Lock("stock") as lock:
+        loop = asyncio.get_running_loop()
+        job = loop.run_in_executor(None, enter)
+        await asyncio.wait([job, asyncio.ensure_future(fails_soon())], **options)
+        assert not job.done()
+        token = lock.token
+    assert await asyncio.wait_for(job, PATIENCE) > token
+
+
+async def fails_soon():
+    await asyncio.sleep(0.2)
+    raise ValueError
+
+
+async def test_a_task_that_was_interrupted_does_not_enter_again_while_its_job_is_inside():
+    entered, leave = threading.Event(), threading.Event()
+
+    def work():
+        with Lock("stock"):
+            entered.set()
+            leave.wait(PATIENCE)
+
+    async with Lock("stock"):
+        job = asyncio.get_running_loop().run_in_executor(None, work)
+        waiting = asyncio.shield(job)
+        asyncio.create_task(asyncio.to_thread(entered.wait)).add_done_callback(
+            lambda _: waiting.cancel()
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert not await Lock("stock").aacquire(blocking=False)
+    leave.set()
+    async with Lock("stock", timeout=PATIENCE):
+        assert job.done()
+
+
+async def test_readers_among_the_jobs_of_a_reader_are_inside_together():
+    both = threading.Barrier(2)
+
+    def read():
+        with RWLock("stock").reader():
+            both.wait(PATIENCE)
+
+    async with RWLock("stock").reader():
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*[loop.run_in_executor(None, read) for _ in range(2)])
+
+
+async def test_a_job_of_a_reader_cannot_become_the_writer():
+    def write():
+        RWLock("stock").writer().acquire(blocking=False)
+
+    async with RWLock("stock").reader() as reader:
+        with pytest.raises(LockDeadlock):
+            await asyncio.to_thread(write)
+        assert reader.held
+
+
+async def test_a_job_takes_seats_of_its_own():
+    def work():
+        with Semaphore("stock", 3):
+            return Semaphore("stock", 3).info().taken, Semaphore("stock", 3, n=2).locked()
+
+    async with Semaphore("stock", 3):
+        assert await asyncio.to_thread(work) == (2, True)
+
+
+async def test_a_piece_of_work_inside_a_job_holds_what_the_job_has_entered():
+    def work():
+        with Lock("stock"), activity("inner"):
+            return Lock("stock").held
+
+    async with Lock("stock"):
+        assert await asyncio.to_thread(work)
+
+
+async def test_a_job_does_not_enter_the_hold_of_an_owner_whose_name_it_does_not_say():
+    async with Lock("stock", owner="order-1") as lock:
+        assert await asyncio.to_thread(tries) is False
+        assert await asyncio.to_thread(lambda: tries(owner="order-1")) is True
+        assert lock.held
+    assert await Lock("stock").aacquire(blocking=False)
 
 
 async def test_what_a_job_holds_by_entering_keeps_the_lock_when_the_task_was_cancelled():

@@ -16,6 +16,7 @@ from django.test import Client
 from distlock import Lock, LockError, LockNotHeld, ReleasedInTransaction, locks
 from distlock.activity import activity
 from distlock.recipes import Semaphore
+from distlock.runtime.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.databases import SERVERS, publish
@@ -362,6 +363,48 @@ def test_the_end_of_the_piece_of_work_does_not_end_it(using, database, other, na
         assert not other.tries(name)
     assert other.tries(name)
     assert not [message for message in caplog.messages if name in message]
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_what_a_piece_of_work_does_not_release_after_it_is_not_entered_by_the_next_one(
+    using, database, name
+):
+    with activity("a"):
+        keeping(name, using).acquire()
+        with transaction.atomic(using=database), keeping(name, using):
+            pass
+    with activity("b"):
+        assert not Lock(name, using=using).acquire(blocking=False)
+    (hold,) = held_here(name)
+    manager().free(hold)
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_another_job_of_the_task_does_not_enter_before_the_commit(using, database, name):
+    left, tried = threading.Event(), threading.Event()
+
+    def first():
+        try:
+            with transaction.atomic(using=database):
+                with keeping(name, using):
+                    pass
+                with keeping(name, using):
+                    left.set()
+                tried.wait(PATIENCE)
+        finally:
+            connections[database].close()
+
+    def second():
+        left.wait(PATIENCE)
+        entered = Lock(name, using=using).acquire(timeout=0.2)
+        tried.set()
+        with Lock(name, using=using, timeout=PATIENCE):
+            return entered
+
+    async with Lock(name, using=using):
+        loop = asyncio.get_running_loop()
+        jobs = [loop.run_in_executor(None, job) for job in (first, second)]
+        assert await asyncio.gather(*jobs) == [None, False]
 
 
 @SERVER
