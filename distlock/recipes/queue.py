@@ -66,9 +66,12 @@ class Place(Semaphore):
         return (yield Nested(partial(self.acquire, *terms), partial(self.aacquire, *terms)))  # type: ignore[no-any-return]
 
     def giving_up(self, deadline: float | None) -> Steps[None]:
-        """Leave the line, as one who does not have the seat."""
+        """Leave the line, now or in the background, as one who does not have the seat."""
         backend = self._backend
-        yield backend.asking(partial(backend.leave_queue, self._claim), deadline)
+        try:
+            yield backend.asking(partial(backend.leave_queue, self._claim), deadline)
+        except LockUnavailable:  # no thread was free; the result of the attempt counts all the same
+            self.give_up_soon()
 
     def give_up_soon(self) -> None:
         """Leave the line in the background, as one who does not have the seat; may be repeated."""
