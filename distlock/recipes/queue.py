@@ -189,7 +189,7 @@ class Queue(OperatedQueue):
         Delivery.begin() is called: so those that are not worked on yet come to no harm if another
         one kills the process. They keep others waiting. A mailbox gives one.
         """
-        most = min(checked_count("most", most), items.MOST_AT_ONCE)
+        most = min(checked_count("most", most), 1 if self._one_at_a_time else items.MOST_AT_ONCE)
         return (yield from self._taking(most, False, blocking, timeout))
 
     def _taking(
