@@ -8,10 +8,11 @@ import pytest
 
 from distlock import LockUnavailable, locks
 from distlock.backends.background import MOST_THREADS
-from distlock.recipes import Queue, Semaphore
+from distlock.recipes import Mailbox, Queue, Semaphore
 from distlock.records import shared_backend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, passed
+from tests.recipes.test_queue_abandoned import abandon
 from tests.recipes.wrapping import Wrapped, grants, in_thread, is_unused
 
 
@@ -298,6 +299,43 @@ def test_only_what_was_abandoned_is_put_back(using, name):
     with pytest.raises(standard.Empty):
         queue.get(blocking=False)
     second.ack()
+
+
+@pytest.mark.parametrize("most_deliveries", [1, 5])
+def test_a_letter_is_put_back_and_taken_between_two_looks_of_another_receiver(
+    using, name, monkeypatch, most_deliveries
+):
+    """It has seen who had the letter, and then that this one has gone."""
+    mailbox = Mailbox(name, max_deliveries=most_deliveries, using=using)
+    mailbox.put_many(["one", "two"])
+    first, looks, taken = mailbox.get(), Wrapped(monkeypatch, "missing"), []
+
+    def put_back_and_take(*_):
+        looks.before = lambda *_: None
+        first.give_up()
+        taken.append(in_thread(Mailbox(name, using=using).get, timeout=PATIENCE)())
+
+    looks.before = put_back_and_take
+    with pytest.raises(standard.Empty):
+        mailbox.get(blocking=False)
+    assert [one.body for one in taken] == ["one"]
+    taken[0].ack()
+    assert mailbox.get().body == "two"
+
+
+def test_an_abandoned_item_is_taken_between_two_looks_of_another_consumer(using, name, monkeypatch):
+    """The next one was abandoned, too, and comes before what is ready."""
+    queue, looks, taken = Queue(name, using=using), Wrapped(monkeypatch, "missing"), []
+    queue.put_many(["one", "two", "three"])
+    abandon(queue, queue.get_many(2))
+
+    def be_faster(*_):
+        looks.before = lambda *_: None
+        taken.append(in_thread(Queue(name, using=using).get, timeout=PATIENCE)())
+
+    looks.before = be_faster
+    taken.append(Queue(name, using=using).get())
+    assert [one.body for one in taken] == ["one", "two"]
 
 
 def test_an_item_that_was_acknowledged_is_not_put_back(using, name, meanwhile):
