@@ -145,10 +145,11 @@ def checked_data(data: object) -> dict[str, Any]:
         raise TypeError(f"data must be a mapping, not {data!r}")
     try:
         text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
         check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
         raise not_json("data", data, error) from error
-    if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
+    if size > MAX_DATA:
         raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]
 
