@@ -38,7 +38,7 @@ from distlock.records.recipe_records import REPORT, Plan
 from distlock.records.seats import held_key, owner_of, value_of
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
-from distlock.types.values import checked_choice, checked_token
+from distlock.types.values import checked_choice, checked_token, text_of
 
 T = TypeVar("T")
 
@@ -206,7 +206,7 @@ class Progress(Block, Recipe):
         """Return the steps of leaving, which tell of an error of the block."""
         if isinstance(error, (Cancelled, GeneratorExit)):
             return self._leaving("cancelled")
-        return self._leaving("failed", f"{type(error).__name__}: {error}")
+        return self._leaving("failed", text_of(error))
 
     # Looking
 

@@ -348,6 +348,15 @@ def escaped(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
+def text_of(error: BaseException) -> str:
+    """Return the class and the text of an error; the class alone if it cannot say its text."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".removesuffix(": ")
+    except Exception:  # its own __str__() has failed
+        return name
+
+
 def quoted(name: str) -> str:
     """Return ``name`` so that it is unmistakable, if need be in bash's ``$'…'`` quotes.
 
