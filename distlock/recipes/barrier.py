@@ -35,7 +35,7 @@ from distlock.records.recipe_records import GENERATION, Done, Plan, read_nothing
 from distlock.records.seats import Seats, held_key
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
-from distlock.types.values import checked_callback, checked_count
+from distlock.types.values import checked_callback, checked_count, escaped, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class BaseBarrier(Recipe):
     def _give_up(self, party: Membership, error: BaseException) -> None:
         """Leave in the background, and break the generation of the party in the same change."""
         if (lease := party.lease) is not None:
-            why = f"{current_owner()} gave up: {error!r}"[:1000]
+            why = escaped(f"{current_owner()} gave up: {text_of(error)}")[:1000]
             key = ready_key(held_key(lease.nonce))
 
             def leave(found: Snapshot) -> Plan:

@@ -25,7 +25,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Steps, arun, or_undo, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, Cancelled, LockError
@@ -38,7 +38,7 @@ from distlock.records.recipe_records import REPORT, Plan
 from distlock.records.seats import held_key, owner_of, value_of
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
-from distlock.types.values import checked_choice, checked_token
+from distlock.types.values import checked_choice, checked_token, text_of
 
 T = TypeVar("T")
 
@@ -127,10 +127,21 @@ class Progress(Block, Recipe):
         state.begin()
         claim = Claim(self.name, current_owner(), 0.0, current_activity())
         state.who = {**value_of(claim), "run": claim.nonce}
-        state.membership = Membership(self, self._decide, rejoins=True)
-        yield from self._reporting()
-        with suppress(RuntimeError):  # no more threads: its end is reported all the same
-            start(_report_on, "distlock-progress", ref(self), state.ended)
+        membership = Membership(self, self._decide, rejoins=True)
+
+        def begin() -> Steps[None]:
+            state.membership = membership
+            yield from self._reporting()
+            with suppress(RuntimeError):  # no more threads: its end is reported all the same
+                start(_report_on, "distlock-progress", ref(self), state.ended)
+
+        def clean_up(error: BaseException) -> None:
+            if state.membership is membership:  # else another attempt has begun
+                state.ended.resolve(None)
+                state.membership = None
+            membership.leave_soon()
+
+        yield from or_undo(begin(), clean_up)
         return self
 
     start, astart = twins("start", _entering)
@@ -195,7 +206,7 @@ class Progress(Block, Recipe):
         """Return the steps of leaving, which tell of an error of the block."""
         if isinstance(error, (Cancelled, GeneratorExit)):
             return self._leaving("cancelled")
-        return self._leaving("failed", f"{type(error).__name__}: {error}")
+        return self._leaving("failed", text_of(error))
 
     # Looking
 

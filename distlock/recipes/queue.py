@@ -66,9 +66,12 @@ class Place(Semaphore):
         return (yield Nested(partial(self.acquire, *terms), partial(self.aacquire, *terms)))  # type: ignore[no-any-return]
 
     def giving_up(self, deadline: float | None) -> Steps[None]:
-        """Leave the line, as one who does not have the seat."""
+        """Leave the line, now or in the background, as one who does not have the seat."""
         backend = self._backend
-        yield backend.asking(partial(backend.leave_queue, self._claim), deadline)
+        try:
+            yield backend.asking(partial(backend.leave_queue, self._claim), deadline)
+        except LockUnavailable:  # no thread was free; the result of the attempt counts all the same
+            self.give_up_soon()
 
     def give_up_soon(self) -> None:
         """Leave the line in the background, as one who does not have the seat; may be repeated."""
@@ -186,7 +189,7 @@ class Queue(OperatedQueue):
         Delivery.begin() is called: so those that are not worked on yet come to no harm if another
         one kills the process. They keep others waiting. A mailbox gives one.
         """
-        most = min(checked_count("most", most), items.MOST_AT_ONCE)
+        most = min(checked_count("most", most), 1 if self._one_at_a_time else items.MOST_AT_ONCE)
         return (yield from self._taking(most, False, blocking, timeout))
 
     def _taking(

@@ -35,7 +35,7 @@ from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.records.seats import held_key, owner_of
 from distlock.types.lease import Kind, Owner
 from distlock.types.owners import shortened
-from distlock.types.values import Unreadable, checked_count, encoded, escaped, is_flat
+from distlock.types.values import Unreadable, checked_count, encoded, escaped, is_flat, text_of
 
 #: The prefixes of the keys of records.
 TAIL = "tail"
@@ -306,7 +306,7 @@ def reason_of(error: BaseException) -> str:
     """
     frames = reversed(traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES))
     lines = [f"in {at.name} ({shortened(at.filename)}:{at.lineno}): {at.line}" for at in frames]
-    what = f"{type(error).__name__}: {error}".strip()[:_MOST_ERROR]
+    what = text_of(error).strip()[:_MOST_ERROR]
     said = " ".join("; ".join([what, *lines]).split())
     return escaped(said)[:MOST_REASON].strip()
 

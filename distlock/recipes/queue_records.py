@@ -203,6 +203,8 @@ class QueueRecords(Recipe):
         """
         while True:
             seen = self._look_once(most, deadline)
+            if seen is None:
+                continue
             if not (wrong := [one for one in seen.records.values() if why_unreadable(one)]):
                 return seen
             changes: list[Change] = [Delete(one.key) for one in wrong]
@@ -211,15 +213,19 @@ class QueueRecords(Recipe):
             self._store.apply(self._directory, changes, same, deadline)
             most = MOST_AT_ONCE
 
-    def _look_once(self, most: int, deadline: float | None) -> Snapshot:
+    def _look_once(self, most: int, deadline: float | None) -> Snapshot | None:
+        """Return what _look_for_items() looks for; None if others have changed it meanwhile."""
         single, abandoned = self._one_at_a_time, self._abandoned
-        listed = KeyRange(TAKEN, ALL_RECORDS) if single else abandoned.listed()
+        taken = KeyRange(TAKEN, ALL_RECORDS)
+        listed = taken if single else abandoned.listed()
         peek = Peek({READY: most}, listed=listed)
         seen = self._store.peek(self._directory, peek, deadline)
         if single:
             gone = list(abandoned.among(seen.keys, deadline))
             if len(gone) < len(seen.keys):  # something is being delivered, or is to come first
                 return replace(seen, records={})
+            if gone and {*seen.keys} != {*self._keys(taken, deadline)}:
+                return None  # what was put back, even after its last attempt, comes first again
             gone = [one for one in gone if not one.last]
         elif listed or not seen.records:
             gone = abandoned.find(seen.keys if listed else None, not seen.records, deadline)
@@ -232,6 +238,8 @@ class QueueRecords(Recipe):
             return seen
         keys = [one.key for one in gone[:most]]
         found = self._store.look(self._directory, keys, deadline).records
+        if len(found) < len(keys):
+            return None
         return replace(seen, records={**seen.records, **found})
 
     def _plan(self, most: int, begins: bool, seen: Snapshot) -> Plan:

@@ -145,10 +145,11 @@ def checked_data(data: object) -> dict[str, Any]:
         raise TypeError(f"data must be a mapping, not {data!r}")
     try:
         text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
         check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
         raise not_json("data", data, error) from error
-    if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
+    if size > MAX_DATA:
         raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]
 
@@ -345,6 +346,15 @@ def escaped(text: str) -> str:
     bidirectional controls make one name look like another.
     """
     return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def text_of(error: BaseException) -> str:
+    """Return the class and the text of an error; the class alone if it cannot say its text."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".removesuffix(": ")
+    except Exception:  # its own __str__() has failed
+        return name
 
 
 def quoted(name: str) -> str:

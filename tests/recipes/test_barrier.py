@@ -15,6 +15,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_crowds import Counter
+from tests.recipes.test_queue_reasons import Unprintable
 
 
 @pytest.fixture
@@ -209,10 +210,14 @@ class TestAction:
         assert called == [threading.current_thread().name, 0]
         assert sorted(outcomes(there)) == [0, 1]
 
-    def test_if_it_fails_all_are_told(self, threads, using, name):
+    @pytest.mark.parametrize("error", [ZeroDivisionError, Unprintable])
+    def test_if_it_fails_all_are_told(self, threads, using, name, error):
+        def fail():
+            raise error
+
         there = come(threads, using, name, 2, 1)
-        with pytest.raises(ZeroDivisionError):
-            Barrier(name, 2, lambda: 1 / 0, using=using).wait()
+        with pytest.raises(error):
+            Barrier(name, 2, fail, using=using).wait()
         assert outcomes(there) == ["broken"]
 
     def test_if_another_barrier_is_broken_in_it_all_are_told(self, threads, using, name):

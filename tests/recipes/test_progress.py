@@ -16,6 +16,7 @@ from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_queue_reasons import Unprintable
 from tests.recipes.wrapping import in_thread
 
 #: except for tests that count reports
@@ -207,12 +208,15 @@ class TestHere:
             # The worker looks, too.
             assert len([one for one in readers if one != "distlock-progress"]) == 1
 
-    def test_an_error_is_told(self, eager, name):
-        with pytest.raises(KeyError), Progress(name) as progress:
+    @pytest.mark.parametrize(
+        ("error", "told"), [(KeyError("sku 7"), "KeyError: 'sku 7'"), (Unprintable, "Unprintable")]
+    )
+    def test_an_error_is_told(self, eager, name, error, told):
+        with pytest.raises((KeyError, Unprintable)), Progress(name) as progress:
             progress.advance()
-            raise KeyError("sku 7")
+            raise error
         report = Progress.get(name)
-        assert (report.state, report.error, report.done) == ("failed", "KeyError: 'sku 7'", 1)
+        assert (report.state, report.error, report.done) == ("failed", told, 1)
 
     def test_an_outage_does_not_fail_the_work(self, eager, name, wrapped, caplog):
         apply = wrapped("apply")

@@ -16,7 +16,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import SHORT
-from tests.recipes.wrapping import in_thread
+from tests.recipes.wrapping import cancel_while_asking, grants, in_thread
 
 pytestmark = pytest.mark.usefixtures("reported_often")
 
@@ -75,6 +75,16 @@ def test_one_that_was_lost_does_not_come_back_after_another(eager, name):
         first.finish()
         report = Progress.get(name)
         assert (report.state, report.attempt, report.done) == ("running", 2, 5)
+
+
+def test_one_whose_start_was_cancelled_begins_again(local, wrapped, name):
+    progress = Progress(name)
+    cancel_while_asking(wrapped("apply"), grants, progress.astart, local)
+    with progress:
+        progress.advance()
+        assert Progress.get(name).token is not None
+    report = Progress.get(name)
+    assert (report.state, report.done) == ("done", 1)
 
 
 def test_one_that_nobody_has_any_more_is_lost(brief, name):

@@ -267,7 +267,7 @@ def test_items_go_to_one_consumer_each_and_in_their_order(using, name):
 def test_a_mailbox_has_one_receiver_at_a_time(using, name):
     mailbox, other = Mailbox(name, using=using), Mailbox(name, using=using)
     mailbox.put_many(["one", "two"])
-    first = mailbox.get()
+    (first,) = mailbox.get_many(2)
     with pytest.raises(standard.Empty):
         other.get(blocking=False)
     first.nack()

@@ -7,10 +7,13 @@ import threading
 import pytest
 
 from distlock import LockUnavailable, locks
-from distlock.recipes import Queue, Semaphore
+from distlock.backends.background import MOST_THREADS
+from distlock.recipes import Mailbox, Queue, Semaphore
+from distlock.records import shared_backend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, passed
-from tests.recipes.wrapping import Wrapped, grants, in_thread
+from tests.recipes.test_queue_abandoned import abandon
+from tests.recipes.wrapping import Wrapped, grants, in_thread, is_unused
 
 
 @pytest.fixture
@@ -243,6 +246,50 @@ def test_a_put_in_line_whose_answer_is_lost_is_told_and_not_made_twice(using, na
     assert [one.body for one in queue.get_many(5)] == ["two"]
 
 
+@pytest.mark.usefixtures("soon_given_up")
+def test_a_put_in_line_counts_though_no_thread_is_free_to_leave_the_line(using, name, monkeypatch):
+    """One that is not the first in line looks for itself, and has to give up its place then."""
+    monkeypatch.setattr(shared_backend.SharedBackend, "pause", 0.01)
+    queue, busy, others = Queue(name, 1, using=using), Queue(f"{name}:busy", using=using), []
+    queue.put("one")
+    line = Semaphore(f"queue:put:{name}", 1, using=using)
+    looks, changes = Wrapped(monkeypatch, "peek"), Wrapped(monkeypatch, "apply")
+    asked, go_on = threading.Semaphore(0), threading.Event()
+
+    async def put():
+        loop = asyncio.get_running_loop()
+
+        def begin():
+            others.extend(loop.create_task(busy.aput(1)) for _ in range(MOST_THREADS))
+
+        def take_all_threads(store, directory, *_):
+            if directory == f"queue:{name}:busy":
+                asked.release()
+                go_on.wait(PATIENCE)
+            elif directory == f"queue:{name}" and not others:
+                loop.call_soon_threadsafe(begin)
+                assert all(asked.acquire(timeout=PATIENCE) for _ in range(MOST_THREADS - 1))
+
+        def make_room(store, directory, *_):
+            if directory == f"queue:{name}" and line.info().waiters:
+                looks.before = lambda *_: None
+                in_thread(lambda: queue.get().ack())()
+                changes.before = take_all_threads
+
+        looks.before = make_room
+        try:
+            await Queue(name, 1, using=using).aput("two", timeout=0.5)
+        finally:
+            go_on.set()
+            await asyncio.gather(*others)
+
+    with line:
+        asyncio.run(put())
+    assert others
+    assert [one.body for one in queue.get_many(5)] == ["two"]
+    eventually(lambda: is_unused(line))
+
+
 def test_only_what_was_abandoned_is_put_back(using, name):
     queue = Queue(name, using=using)
     queue.put_many(["one", "two"])
@@ -252,6 +299,43 @@ def test_only_what_was_abandoned_is_put_back(using, name):
     with pytest.raises(standard.Empty):
         queue.get(blocking=False)
     second.ack()
+
+
+@pytest.mark.parametrize("most_deliveries", [1, 5])
+def test_a_letter_is_put_back_and_taken_between_two_looks_of_another_receiver(
+    using, name, monkeypatch, most_deliveries
+):
+    """It has seen who had the letter, and then that this one has gone."""
+    mailbox = Mailbox(name, max_deliveries=most_deliveries, using=using)
+    mailbox.put_many(["one", "two"])
+    first, looks, taken = mailbox.get(), Wrapped(monkeypatch, "missing"), []
+
+    def put_back_and_take(*_):
+        looks.before = lambda *_: None
+        first.give_up()
+        taken.append(in_thread(Mailbox(name, using=using).get, timeout=PATIENCE)())
+
+    looks.before = put_back_and_take
+    with pytest.raises(standard.Empty):
+        mailbox.get(blocking=False)
+    assert [one.body for one in taken] == ["one"]
+    taken[0].ack()
+    assert mailbox.get().body == "two"
+
+
+def test_an_abandoned_item_is_taken_between_two_looks_of_another_consumer(using, name, monkeypatch):
+    """The next one was abandoned, too, and comes before what is ready."""
+    queue, looks, taken = Queue(name, using=using), Wrapped(monkeypatch, "missing"), []
+    queue.put_many(["one", "two", "three"])
+    abandon(queue, queue.get_many(2))
+
+    def be_faster(*_):
+        looks.before = lambda *_: None
+        taken.append(in_thread(Queue(name, using=using).get, timeout=PATIENCE)())
+
+    looks.before = be_faster
+    taken.append(Queue(name, using=using).get())
+    assert [one.body for one in taken] == ["one", "two"]
 
 
 def test_an_item_that_was_acknowledged_is_not_put_back(using, name, meanwhile):

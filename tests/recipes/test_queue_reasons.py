@@ -11,6 +11,15 @@ from distlock.recipes.queue_items import MOST_REASON
 pytestmark = pytest.mark.once
 
 
+class Unprintable(Exception):
+    """Neither str() nor repr() can say what it is."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
 @pytest.fixture
 def queue(local, name):
     queue = Queue(name, max_deliveries=1)
@@ -55,6 +64,14 @@ def test_an_error_of_any_length_leaves_room_for_where_it_was_raised(queue):
     fail(queue, work)
     assert "; in work (" in reason(queue)
     assert len(reason(queue)) <= MOST_REASON
+
+
+def test_an_error_without_a_text_is_told_by_its_class(queue):
+    def work(body):
+        raise Unprintable
+
+    assert isinstance(fail(queue, work), Unprintable)
+    assert reason(queue).startswith("Unprintable; in work (")
 
 
 def test_an_async_block_does_the_same(queue):

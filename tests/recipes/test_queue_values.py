@@ -63,6 +63,7 @@ REFUSED = {
     "deepest": (nested(20_000), ""),
     "digits": (10**5000, ""),
     "tuples": (nested(MAX_DEPTH + 1, lambda value: (value,)), "nested more than"),
+    "surrogate": ("half \ud800", "surrogates not allowed"),
     "same-keys": ({1: "a", "1": "b"}, "the same in JSON"),
     "same-keys-inside": ([{"x": [{None: 1, "null": 2}]}], "the same in JSON"),
 }
