@@ -88,9 +88,13 @@ def all_do(call):
 
 
 @pytest.fixture
-def kept_busy(proxied, configure):
+def proxy(proxied):
+    return proxied("etcd")
+
+
+@pytest.fixture
+def kept_busy(proxy, configure):
     """``with kept_busy() as delays``: slow requests have all connections but for renewals."""
-    proxy = proxied("etcd")
     client = locks[configure()].client
 
     @contextmanager
@@ -183,6 +187,25 @@ def test_no_renewal_waits_for_other_requests(kept_busy, name):
         assert backend.store.renew([session.id], (), soon).alive == {session.id}
         assert all(backend.renew(leases, soon).values())  # one of another process, too
         assert all(backend.renew([lease.lasting(60) for lease in leases], soon).values())
+
+
+def test_idle_connections_that_the_network_has_forgotten_cost_no_renewal(kept_busy, proxy, name):
+    backend = locks["default"]
+    lease = backend.try_acquire(Claim(name, current_owner(), 20.0))
+    with kept_busy():
+        pass  # many are idle afterwards
+    proxy.forget_open()
+    assert backend.renew([lease], clock() + 4) == {lease.nonce: True}
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    proxy, configure, name, monkeypatch
+):
+    client = locks[configure()].client
+    client.do([get(name)])
+    proxy.forget_open()
+    monkeypatch.setattr(connections, "_LONGEST_IDLE", 0.0)
+    client.do([get(name)], clock() + PATIENCE)
 
 
 def test_no_connection_in_time_is_told_as_such(kept_busy, name):
