@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -206,6 +207,26 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(
     proxy.forget_open()
     monkeypatch.setattr(connections, "_LONGEST_IDLE", 0.0)
     client.do([get(name)], clock() + PATIENCE)
+
+
+def test_an_address_of_a_host_that_does_not_answer_leaves_time_for_the_next_one(
+    proxied, configure, name, monkeypatch
+):
+    silent, slow = proxied("etcd"), proxied("etcd")
+    client = locks[configure({"default": f"http://two-addresses:{slow.port}"})].client
+    look_up = socket.getaddrinfo
+
+    def both(host, port, *args, **options):
+        if host != "two-addresses":
+            return look_up(host, port, *args, **options)
+        ports = silent.port, slow.port
+        return [found for one in ports for found in look_up(slow.host, one, *args, **options)]
+
+    silent.ignore()
+    slow.slow_down(replies=0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    assert client.do([get(name)], clock() + 2)
+    silent.heal()
 
 
 def test_no_connection_in_time_is_told_as_such(kept_busy, name):

@@ -31,6 +31,7 @@ _MOST_IDLE = 8
 _LONGEST_IDLE = 60.0
 #: Seconds. A time limit of 0 would mean something else to a socket.
 _SHORTEST_LIMIT = 0.001
+_NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 #: A header for requests of several documents. Go's server drops what it has not read of a request
 #: when the answer begins, unless the connection is to be closed after it; then it reads on.
 SEVERAL = {"Connection": "close"}
@@ -368,7 +369,7 @@ def _close_all(connections: list[_Connection]) -> None:
 
 def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
     is_ready = False
-    sock = socket.create_connection((endpoint.host, endpoint.port), _rest(deadline))
+    sock = _reached(endpoint, deadline)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.scheme == "https" and tls is not None:
@@ -379,6 +380,20 @@ def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) 
     finally:
         if not is_ready:
             sock.close()
+
+
+def _reached(endpoint: Endpoint, deadline: float) -> socket.socket:
+    """Connect to an address of the host; one that does not answer leaves time for the next one."""
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for others, (*_, address) in zip(range(len(found) - 1, -1, -1), found, strict=True):
+        try:
+            # As a text, it has the zone of a link-local address.
+            host, port = socket.getnameinfo(address, _NUMERIC)
+            return socket.create_connection((host, int(port)), _rest(deadline) / (others + 1))
+        except OSError:
+            if not others:
+                raise
+    raise OSError("the host has no address")
 
 
 def _rest(deadline: float) -> float:
