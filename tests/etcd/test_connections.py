@@ -199,9 +199,7 @@ def test_idle_connections_that_the_network_has_forgotten_cost_no_renewal(kept_bu
     assert backend.renew([lease], clock() + 4) == {lease.nonce: True}
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used_again(
-    proxy, configure, name, monkeypatch
-):
+def test_a_connection_that_was_idle_for_long_is_not_used_again(proxy, configure, name, monkeypatch):
     client = locks[configure()].client
     client.do([get(name)])
     proxy.forget_open()
