@@ -246,23 +246,23 @@ class ThreadOnDemand(ABC, Generic[T]):
     def __init__(self, name: str) -> None:
         """``name`` is that of the thread."""
         self._name = name
-        #: Wakes the thread; None while there is none.
+        #: Wakes the thread; None until one has begun, and after it has ended.
         self._wakeups: WaitQueue[T] | None = None
 
     def _have_thread(self) -> WaitQueue[T]:
         """Return what wakes the thread; RuntimeError if no more threads can be started."""
         wakeups = self._wakeups
         if wakeups is None:
-            # Two may do this at once: the thread whose queue is replaced here ends.
-            wakeups, thread = WaitQueue(), None
-            self._wakeups = wakeups
-            try:
-                thread = start(self._run, self._name, wakeups)
-            finally:
-                # No more threads, or an interrupt: the next one has to try again.
-                if thread is None and self._wakeups is wakeups:
-                    self._wakeups = None
+            # Several may do this at once: one of their threads finds the work of all.
+            wakeups = WaitQueue()
+            start(self._begin, self._name, wakeups)
         return wakeups
+
+    def _begin(self, wakeups: WaitQueue[T]) -> None:
+        # Noted no earlier: others would rely on a thread that may not start.
+        if self._wakeups is None:
+            self._wakeups = wakeups
+            self._run(wakeups)
 
     @abstractmethod
     def _run(self, wakeups: WaitQueue[T]) -> None:

@@ -98,7 +98,7 @@ def _follow(request: AcquireRequest, ticket: Ticket, until: float | None) -> Ste
     backend, claim = request.backend, request.claim
     while True:
         info: LockInfo = yield Call(
-            partial(backend.inspect, claim.name), until, executor=backend.calls
+            partial(backend.inspect_holder, claim.name), until, executor=backend.calls
         )
         if info.state is State.HELD and info.owner != claim.owner:
             return False

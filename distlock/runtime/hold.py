@@ -319,7 +319,7 @@ class Hold:
         if not self.named:
             return LossReason.GONE
         try:
-            token = self.backend.inspect(self.lease.name, deadline).token
+            token = self.backend.inspect_holder(self.lease.name, deadline).token
         except LockUnavailable:
             return LossReason.TAKEN_AWAY
         taken_since = token is not None and token > self.lease.token

@@ -2,14 +2,17 @@
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
 from distlock.backends.database import errors, pool
 from distlock.backends.database.pool import SHORTEST_LIMIT
+from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import State
+from distlock.types.query import LockQuery
 from tests.contract.actors import answered
 from tests.contract.watch import eventually
 from tests.database.lending import ident_of, in_use, next_session
@@ -102,6 +105,30 @@ def test_a_server_that_hangs_costs_no_more_than_the_limit(
     with pytest.raises(LockUnavailable, match="no answer within|cannot connect within"):
         asking[question](deadline=clock() + 0.5)
     assert 0.4 <= clock() - began < 0.5 + GRACE
+
+
+#: No rows, after three seconds.
+SLOW = {
+    "mariadb": "SELECT '', 1.0 FROM DUAL HAVING SLEEP(3) > 3",
+    "postgresql": "SELECT '', 1.0 FROM pg_sleep(3) OFFSET 1",
+}
+
+
+@pytest.mark.parametrize("look", ["inspect", "list", "page"])
+def test_a_look_at_who_waits_gets_no_more_than_the_limit(make, kind, name, monkeypatch, look):
+    backend = make(wait="auto")
+    looks = {
+        "inspect": lambda due: [backend.inspect(name, due)],
+        "list": lambda due: backend.list(name, due),
+        "page": lambda due: backend.page(LockQuery(search=name), due).locks,
+    }
+    assert backend.try_acquire(claim(name))
+    locks = type(backend.waits.locks)
+    monkeypatch.setattr(locks, "comments", lambda self: Statement(SLOW[kind]))
+    waiters = None
+    with suppress(LockUnavailable):  # nothing was left for the rows
+        (waiters,) = [info.waiters for info in looks[look](clock() + 1)]
+    assert waiters is None  # and not (), which comes later
 
 
 def test_a_server_that_hangs_while_one_connects(backend, kind, server, name):

@@ -122,6 +122,19 @@ def test_where_no_file_can_be_made_everybody_gets_in(tmp_path, name):
         assert one.try_lock()
 
 
+def test_a_file_that_cannot_be_opened_for_a_while_is_opened_later(child, tmp_path, name):
+    database = tmp_path / "here.sqlite3"
+    database.touch()
+    in_the_way = tmp_path / "here.sqlite3-distlock"
+    in_the_way.mkdir()
+    with FileMutex(str(database), name) as one:
+        assert one.try_lock()
+    in_the_way.rmdir()
+    assert child(keep_locked, str(database), name).line() == "True"
+    with FileMutex(str(database), name) as two:
+        assert not two.try_lock()
+
+
 def test_a_child_of_a_fork_does_not_unlock_the_mutex_of_its_parent(path, name):
     with FileMutex(path, name) as mutex:
         assert mutex.try_lock()

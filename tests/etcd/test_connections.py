@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -88,9 +89,13 @@ def all_do(call):
 
 
 @pytest.fixture
-def kept_busy(proxied, configure):
+def proxy(proxied):
+    return proxied("etcd")
+
+
+@pytest.fixture
+def kept_busy(proxy, configure):
     """``with kept_busy() as delays``: slow requests have all connections but for renewals."""
-    proxy = proxied("etcd")
     client = locks[configure()].client
 
     @contextmanager
@@ -183,6 +188,43 @@ def test_no_renewal_waits_for_other_requests(kept_busy, name):
         assert backend.store.renew([session.id], (), soon).alive == {session.id}
         assert all(backend.renew(leases, soon).values())  # one of another process, too
         assert all(backend.renew([lease.lasting(60) for lease in leases], soon).values())
+
+
+def test_idle_connections_that_the_network_has_forgotten_cost_no_renewal(kept_busy, proxy, name):
+    backend = locks["default"]
+    lease = backend.try_acquire(Claim(name, current_owner(), 20.0))
+    with kept_busy():
+        pass  # many are idle afterwards
+    proxy.forget_open()
+    assert backend.renew([lease], clock() + 4) == {lease.nonce: True}
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(proxy, configure, name, monkeypatch):
+    client = locks[configure()].client
+    client.do([get(name)])
+    proxy.forget_open()
+    monkeypatch.setattr(connections, "_LONGEST_IDLE", 0.0)
+    client.do([get(name)], clock() + PATIENCE)
+
+
+def test_an_address_of_a_host_that_does_not_answer_leaves_time_for_the_next_one(
+    proxied, configure, name, monkeypatch
+):
+    silent, slow = proxied("etcd"), proxied("etcd")
+    client = locks[configure({"default": f"http://two-addresses:{slow.port}"})].client
+    look_up = socket.getaddrinfo
+
+    def both(host, port, *args, **options):
+        if host != "two-addresses":
+            return look_up(host, port, *args, **options)
+        ports = silent.port, slow.port
+        return [found for one in ports for found in look_up(slow.host, one, *args, **options)]
+
+    silent.ignore()
+    slow.slow_down(replies=0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    assert client.do([get(name)], clock() + 2)
+    silent.heal()
 
 
 def test_no_connection_in_time_is_told_as_such(kept_busy, name):

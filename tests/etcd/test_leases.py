@@ -1,5 +1,6 @@
 """The leases of the cluster that locks are bound to: how many there are, and when they end."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -59,6 +60,21 @@ def test_a_long_lease_ends_with_its_hold(using, new_leases, name):
     with Lock(name, using=using, lease=3600):
         assert new_leases()
     assert not new_leases()
+
+
+def test_the_end_of_a_long_lease_is_waited_for_no_longer_than_for_the_answer(
+    proxied, configure, new_leases, name
+):
+    proxy = proxied("etcd")
+    backend = locks[configure()]
+    lease = backend.try_acquire(Claim(name, current_owner(), 600.0))
+    delay = proxy.delay(b"lease/revoke")
+    later = threading.Timer(5, delay.end)
+    later.start()
+    assert backend.release(lease, clock() + 1)
+    assert new_leases()
+    later.cancel()
+    delay.end()
 
 
 def test_tries_in_vain_leave_one_lease(using, etcd, new_leases, name):

@@ -102,8 +102,8 @@ def test_who_gives_up_takes_no_lock_from_another_of_its_process(actor, using, na
     """What it had for the lock, and could not use, is another lock's by then."""
     given_back, put, here = threading.Event(), Leases.put, threading.current_thread()
 
-    def note(leases, lease, ttl, *, reusable=True):
-        put(leases, lease, ttl, reusable=reusable)
+    def note(leases, lease, ttl, *deadline, reusable=True):
+        put(leases, lease, ttl, *deadline, reusable=reusable)
         if reusable and threading.current_thread() is not here:
             given_back.set()
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distlock import Lock, locks
+from distlock import Lock, LockLost, locks
 from distlock.backends.database import advisory_locks
 from distlock.types.lease import Claim, Owner, State, Waiting
 from distlock.types.query import LockQuery
@@ -121,6 +121,22 @@ def test_where_the_server_does_not_show_them_they_are_unknown(using, name, monke
         monkeypatch.setattr(native, "comments", forbidden)
         assert lock.info().waiters is None
         assert lock.info().state is State.HELD
+
+
+def test_why_a_lock_is_lost_is_asked_without_a_look_at_who_waits(actor, using, name, monkeypatch):
+    looks = []
+    lock = Lock(name, using=using, owner="named")
+    lock.acquire()
+    actor().call(break_lock, using, name).result(PATIENCE)
+    monkeypatch.setattr(locks[using].waits, "waiting", looks.append)
+    with pytest.raises(LockLost):
+        lock.verify()
+    assert not looks
+
+
+def break_lock(using, name):
+    lock = locks[using]
+    lock.force_release(name, lock.inspect(name).token)
 
 
 def hidden(native):

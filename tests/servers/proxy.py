@@ -183,6 +183,12 @@ class Proxy:
             self._forgetting = asked, event
         return event
 
+    def forget_open(self) -> None:
+        """Swallow all replies on the connections that are open now; see `forget`."""
+        with self._lock:
+            for link in self._links:
+                link.forgotten = True
+
     def delay(self, asked: bytes) -> Delay:
         """Keep back the next request that contains ``asked``, and what follows on its connection.
 

@@ -200,6 +200,37 @@ def test_a_timer_is_refused_if_there_is_no_thread(monkeypatch):
     assert called.wait(PATIENCE)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_a_thread_that_another_one_failed_to_start_is_started(monkeypatch, error):
+    """Ctrl-C may come when the thread has begun; without more threads it has not."""
+    own, called, start = Timers(), threading.Event(), threads.start
+    begun, go_on, failed = threading.Event(), threading.Event(), []
+
+    def fail_to_start(*args):
+        monkeypatch.setattr(threads, "start", start)
+        if isinstance(error, KeyboardInterrupt):
+            start(*args)
+        begun.set()
+        go_on.wait(PATIENCE)
+        raise error
+
+    def fail():
+        try:
+            own.call_after(PATIENCE, lambda: None)
+        except BaseException as raised:
+            failed.append(raised)
+
+    monkeypatch.setattr(threads, "start", fail_to_start)
+    first = threading.Thread(target=fail)
+    first.start()
+    assert begun.wait(PATIENCE)
+    own.call_after(0.1, called.set)
+    go_on.set()
+    first.join()
+    assert failed == [error]
+    assert called.wait(PATIENCE)
+
+
 def test_the_child_of_a_fork_has_no_timers_but_its_own(way):
     called = []
 

@@ -58,7 +58,7 @@ class DatabaseReader(BaseBackend):
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
-        return self._with_waiters(self.inspect_holder(name, deadline), self._waiting())
+        return self._with_waiters(self.inspect_holder(name, deadline), self._waiting(deadline))
 
     def inspect_holder(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect_holder()."""
@@ -88,7 +88,7 @@ class DatabaseReader(BaseBackend):
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """See BaseBackend.list(); rows are read in batches, as they are asked for."""
-        waiting = self._waiting()
+        waiting = self._waiting(deadline)
         query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
         while True:
 
@@ -113,7 +113,7 @@ class DatabaseReader(BaseBackend):
         second for each. A third one reads all names if a waiter is searched for.
         """
 
-        waiting = self._waiting()
+        waiting = self._waiting(deadline)
         awaited = self._awaited_by(query.search, waiting, deadline)
 
         def read(db: Connection) -> tuple[Sequence[Row], Sequence[Any]]:
@@ -145,8 +145,8 @@ class DatabaseReader(BaseBackend):
             hosts,
         )
 
-    def _waiting(self) -> Waiters:
-        return self.waits.waiting() if self.waits else None
+    def _waiting(self, deadline: float | None) -> Waiters:
+        return self.waits.waiting(deadline) if self.waits else None
 
     def _awaited_by(self, search: str, waiting: Waiters, deadline: float | None) -> Sequence[str]:
         """Return the names of the locks for which waiters wait that a text finds."""

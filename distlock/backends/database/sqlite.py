@@ -262,17 +262,16 @@ class FileMutex:
 
 
 # They are never closed: that would free all mutexes of the process.
-_files: dict[str, int | None] = {}
+_files: dict[str, int] = {}
 
 
 def _file(database: str) -> int | None:
-    """Return the descriptor of the file for a database's mutexes; None if there can be none."""
+    """Return the descriptor of the file for a database's mutexes; None if there can be none now."""
     if database not in _files:
         if database == ":memory:" or database.startswith("file:") or not Path(database).is_file():
             return None
-        file = None
         with suppress(OSError):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             file = os.open(f"{database}{_SUFFIX}", flags, 0o666)
-        _files.setdefault(database, file)  # two threads may have opened it: neither is closed
-    return _files[database]
+            _files.setdefault(database, file)  # two threads may have opened it: neither is closed
+    return _files.get(database)

@@ -222,12 +222,12 @@ class WaitManager:
         """Return the native lock of the lock ``name``, as waiting() calls it."""
         return self.locks.label(self.pool.namespace, name)
 
-    def waiting(self) -> dict[str, tuple[Waiting, ...]] | None:
+    def waiting(self, deadline: float | None = None) -> dict[str, tuple[Waiting, ...]] | None:
         """Return who waits for which native lock, in order, in all processes; None if unknown."""
         if self.pool.pooled:
             return None
         try:
-            answer = self.pool.run(self.locks.comments())
+            answer = self.pool.run(self.locks.comments(), deadline)
         except errors.StatementFailed:  # what is shown to whom is the administrator's business
             return None
         comments = [parse_comment(str(text), float(age)) for text, age, *_ in answer.rows]

@@ -6,6 +6,7 @@ from __future__ import annotations
 # wait for the import would fail, and each look-up after that: see search_function() there.
 import encodings.idna  # noqa: F401
 import json
+import math
 import os
 import select
 import socket
@@ -26,8 +27,11 @@ _MOST_RENEWING, _MOST = 4, 11
 #: Connections that are kept for the next request. They are less than those in use: if a network
 #: has forgotten all of them, some requests still get a new one at once.
 _MOST_IDLE = 8
+#: Seconds after which a connection that nobody has used may be forgotten by a network.
+_LONGEST_IDLE = 60.0
 #: Seconds. A time limit of 0 would mean something else to a socket.
 _SHORTEST_LIMIT = 0.001
+_NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 #: A header for requests of several documents. Go's server drops what it has not read of a request
 #: when the answer begins, unless the connection is to be closed after it; then it reads on.
 SEVERAL = {"Connection": "close"}
@@ -92,6 +96,8 @@ class _Connection(_OpenSocket):
         self._socket = _connected(endpoint, tls, deadline)  # at once: __del__() closes it
         self._file = self._socket.makefile("rb")
         self._goes_on = True
+        #: when the last answer came
+        self.used_at = clock()
         self._keep()
 
     @property
@@ -139,6 +145,7 @@ class _Connection(_OpenSocket):
         else:
             self._goes_on = False
             body = self._file.read()
+        self.used_at = clock()
         return Response(int(status), reason.strip().decode("latin-1"), body)
 
     def _chunks(self) -> Iterator[bytes]:
@@ -179,6 +186,7 @@ class Connections:
         self._host = str(endpoint).partition("://")[2]
         self._renewals, self._others = Loans(_MOST_RENEWING), Loans(_MOST)
         self._idle: list[_Connection] = []
+        self._trusted_since = -math.inf
         weakref.finalize(self, _close_all, self._idle)  # also at exit
 
     def close(self) -> None:
@@ -195,7 +203,7 @@ class Connections:
         request = self._request(path, {"Content-Length": str(len(data)), **headers}) + data
         loans, loan = self._renewals if urgency == self.RENEWAL else self._others, Loan()
         connection: _Connection | None = None
-        is_kept = False
+        is_kept, began = False, clock()
         try:
             if not loans.begin(loan, deadline, first=urgency == self.PLACE):
                 raise TimeoutError(f"all {loans.most} connections are waiting for answers")
@@ -206,6 +214,9 @@ class Connections:
                 self._idle.append(connection)
             return response
         except (OSError, EOFError, ValueError) as error:
+            if connection is not None:
+                # A network may have forgotten all connections that were idle for a while.
+                self._trusted_since = max(self._trusted_since, began)
             raise Unanswered(error, sent=connection is not None) from error
         finally:
             if connection is not None and not is_kept:
@@ -218,10 +229,11 @@ class Connections:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     def _take(self) -> _Connection | None:
+        since = max(self._trusted_since, clock() - _LONGEST_IDLE)
         while self._idle:
             with suppress(IndexError):  # another thread was first
                 connection = self._idle.pop()
-                if connection.is_usable:
+                if connection.used_at >= since and connection.is_usable:
                     return connection
                 connection.close()
         return None
@@ -357,7 +369,7 @@ def _close_all(connections: list[_Connection]) -> None:
 
 def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
     is_ready = False
-    sock = socket.create_connection((endpoint.host, endpoint.port), _rest(deadline))
+    sock = _reached(endpoint, deadline)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.scheme == "https" and tls is not None:
@@ -368,6 +380,20 @@ def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) 
     finally:
         if not is_ready:
             sock.close()
+
+
+def _reached(endpoint: Endpoint, deadline: float) -> socket.socket:
+    """Connect to an address of the host; one that does not answer leaves time for the next one."""
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for others, (*_, address) in zip(range(len(found) - 1, -1, -1), found, strict=True):
+        try:
+            # As a text, it has the zone of a link-local address.
+            host, port = socket.getnameinfo(address, _NUMERIC)
+            return socket.create_connection((host, int(port)), _rest(deadline) / (others + 1))
+        except OSError:
+            if not others:
+                raise
+    raise OSError("the host has no address")
 
 
 def _rest(deadline: float) -> float:

@@ -147,7 +147,7 @@ class EtcdContender:
             if position.holder is None or position.holder.key != key:
                 if not reply.repeated:
                     leases.release_name(claim.nonce, lease.id)  # another claim's from here on
-                leases.put(lease, ttl, reusable=not reply.repeated)
+                leases.put(lease, ttl, deadline, reusable=not reply.repeated)
                 return position
             revision = position.holder.created  # an earlier request has put it, without an answer
         grant = EtcdGrant(key, revision, revision, lease, ttl, data, not self._unsure)

@@ -115,11 +115,18 @@ class Leases:
         named.append(lease_id)
         return self._client.grant(ttl, deadline, lease_id)
 
-    def put(self, lease: EtcdLease, ttl: int, *, reusable: bool = True) -> None:
+    def put(
+        self,
+        lease: EtcdLease,
+        ttl: int,
+        deadline: float | None = None,
+        *,
+        reusable: bool = True,
+    ) -> None:
         """Take back a lease of ``ttl`` seconds that no longer has a key."""
         unused = self._unused.setdefault(ttl, [])
         if not reusable or ttl > _LONGEST_UNUSED:
-            self.end(lease.id)
+            self.end(lease.id, deadline)
         elif clock() - lease.sent_at < ttl * _FRESH and len(unused) < _MOST_UNUSED:
             unused.append(lease)
 
@@ -138,7 +145,7 @@ class Leases:
         """Take back the lease of a key that was deleted; its id is 0 if it was not there."""
         hold = self.holds.pop(nonce, None)
         if hold is not None and hold.reusable and hold.lease.id == lease_id:
-            self.put(hold.lease, hold.ttl)
+            self.put(hold.lease, hold.ttl, deadline)
             return
         ends = {lease_id, *self.named(nonce)}
         if hold is not None:
