@@ -14,8 +14,8 @@ _READ = """
 SELECT pg_stat_force_next_flush(), (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes
 WHERE relname = 'database_lock_record')
 """
-_OTHERS = """
-SELECT COUNT(*) FROM pg_stat_activity
+_END_OTHERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()
 """
 
@@ -47,8 +47,7 @@ def end_sessions(postgresql):
     """End all sessions: only at its end, or some time later, one reports what it has read."""
     locks.close_all()
     connections["postgresql"].close()
-    postgresql.close_kept()
-    eventually(lambda: postgresql.execute(_OTHERS) == [(0,)])
+    eventually(lambda: postgresql.execute(_END_OTHERS) == [])
 
 
 def rows_read(postgresql, call):

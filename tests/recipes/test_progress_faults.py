@@ -116,7 +116,7 @@ def test_a_report_is_no_part_of_the_transaction_of_its_worker(child, kind, using
     worker.tell("roll back")
     worker.finish()
     report = Progress.get(name)
-    assert (report.state, report.done, report.error) == ("failed", 1, "Rollback: ")
+    assert (report.state, report.done, report.error) == ("failed", 1, "Rollback")
 
 
 @pytest.mark.shared

@@ -59,15 +59,15 @@ class DatabaseServer(Server):
                 self._run_on(self._kept, statements)
                 return
             except Exception:  # of whichever driver: a new session shows whether it was the old one
-                self.close_kept()
+                self._close_kept()
         self._kept = self.connect()
         self._run_on(self._kept, statements)
 
     def close(self) -> None:
-        self.close_kept()
+        self._close_kept()
         super().close()
 
-    def close_kept(self) -> None:
+    def _close_kept(self) -> None:
         kept, self._kept = self._kept, None
         if kept is not None:
             with contextlib.suppress(Exception):
