@@ -295,8 +295,16 @@ def _nearest_job(
 # The waiters for a job, or a task
 
 
-def tasks_awaiting(job: Future[Any]) -> list[asyncio.Task[Any]]:
-    """Return the tasks that await a job of an executor, as ``asyncio.to_thread()`` does.
+def awaits(task: asyncio.Task[Any], outcome: Future[Any] | asyncio.Task[Any]) -> bool:
+    """Return whether a task awaits a job or another task, be it through other tasks."""
+    found: list[Future[Any] | asyncio.Task[Any]] = [outcome]
+    for one in found:  # it grows meanwhile
+        found += [each for each in tasks_awaiting(one) if each not in found]
+    return task in found[1:]
+
+
+def tasks_awaiting(job: Future[Any] | asyncio.Task[Any]) -> list[asyncio.Task[Any]]:
+    """Return the tasks that await a job of an executor, as ``asyncio.to_thread()`` does, or a task.
 
     They go on before it has ended only if they are cancelled, or another job of a gather() fails.
     """
@@ -313,6 +321,8 @@ def tasks_awaiting(job: Future[Any]) -> list[asyncio.Task[Any]]:
             if isinstance(waiting, asyncio.Task):
                 tasks.append(waiting)
                 continue
+            if isinstance(waiting, asyncio.TaskGroup):  # at its end it waits for all
+                futures.append(getattr(waiting, "_on_completed_fut", None))
             # A future whose outcome is passed on to another one, as by asyncio.shield().
             futures.extend(
                 value

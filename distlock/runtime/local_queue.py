@@ -25,7 +25,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import call_after, start, thread_logger
-from distlock.concurrency.work import runs_the_loop, tasks_awaiting, thread_awaiting
+from distlock.concurrency.work import awaits, runs_the_loop, thread_awaiting
 from distlock.conf import locks
 from distlock.exceptions import LockDeadlock, LockError
 from distlock.records.seat_requests import ProcessSession
@@ -77,14 +77,14 @@ class Ticket:
 
         True in three cases: the other owner is in the same thread (a task only if the thread runs
         its event loop until the task is done); it is a task whose result the thread waits for; or
-        it is a job that this task awaits.
+        it is a job or a task that this task awaits.
         """
         if not self.entry.is_alive():
             return False
         own, task = task_of(self.entry), task_of(other.entry)
         if own is not None:
-            work = other.entry.work
-            return work is not None and any(own in tasks_awaiting(job) for job in work.futures())
+            jobs = [] if other.entry.work is None else other.entry.work.futures()
+            return any(awaits(own, one) for one in (jobs if task is None else [task]))
         if self.thread is other.thread:
             return task is None or runs_the_loop(task)
         return task is not None and thread_awaiting(task) is self.thread

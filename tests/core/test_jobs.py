@@ -124,6 +124,39 @@ async def test_a_job_of_a_child_task_does_not_enter_what_its_parent_holds():
         assert await child is False
 
 
+async def enters():
+    async with Lock("stock"):
+        pass
+
+
+async def grouped():
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(enters())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        grouped,
+        lambda: asyncio.gather(asyncio.to_thread(enter), asyncio.sleep(0)),
+        lambda: asyncio.gather(enters(), asyncio.sleep(0)),
+        lambda: asyncio.create_task(enters()),
+        lambda: asyncio.create_task(asyncio.to_thread(enter)),
+        lambda: asyncio.wait({asyncio.create_task(enters())}),
+    ],
+    ids=["a group", "gathered jobs", "gathered tasks", "a task", "a job of a task", "wait"],
+)
+async def test_a_task_that_awaits_another_one_which_waits_for_its_lock_is_told(child):
+    async with asyncio.timeout(PATIENCE), Lock("stock"):
+        with pytest.raises(LockDeadlock):
+            done, *_ = await child() or [None]
+            await done.pop()
+    assert not await Lock("stock").alocked()
+
+
 async def test_of_the_jobs_that_a_task_awaits_together_one_at_a_time_is_inside():
     inside, most = [], []
 
