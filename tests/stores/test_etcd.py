@@ -43,16 +43,22 @@ def test_a_directory_that_never_changes_wakes_nobody_after_a_compaction(store, d
 
 
 def test_a_compaction_keeps_nobody_from_being_woken(store, directory, etcd):
-    put(directory, "a", 1)
-    pending = store.watch(directory, store.read(directory).revision)
-    for number in range(3):
+    def change_another(number):
         other = store.watch(f"{directory}:2", store.read(f"{directory}:2").revision)
         put(f"{directory}:2", "a", number)
-        assert other.wait(clock() + PATIENCE)  # by then the stream of both is open
+        assert other.wait(clock() + PATIENCE)
+
+    put(directory, "a", 1)
+    first = store.watch(directory, 2**60)
+    change_another(-1)  # by then the stream of both is open; who came before is woken for nothing
+    pending = store.watch(directory, store.read(directory).revision)
+    for number in range(3):
+        change_another(number)
         etcd.compact()
     assert not pending.over
     put(directory, "a", 2)
     assert pending.wait(clock() + PATIENCE)
+    first.abandon()
 
 
 def test_a_directory_long_empty_is_swept(store, directory, etcd):
