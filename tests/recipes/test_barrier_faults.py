@@ -441,7 +441,7 @@ class TestLeases:
                 return
 
     def test_an_interrupt_as_it_leaves_a_double_barrier(self, threads):
-        """It is inside still, or the others are told: also without the garbage collector."""
+        """Either it is still inside, or the others are told without the garbage collector."""
         gc.disable()
         try:
             for moment in itertools.count(1, 6):
