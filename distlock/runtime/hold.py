@@ -119,7 +119,7 @@ class Hold:
         """How often it was entered by a thread or task and not left."""
         return self.count - sum(entry.until_commit for entry in self.entries)
 
-    def is_with_job(self, entry: Entrant) -> bool:
+    def keeps_out(self, entry: Entrant) -> bool:
         """Return whether a job inside keeps someone out who would otherwise enter once more.
 
         A task and the jobs that it awaits have one hold, but not at the same time: a job goes on

@@ -92,7 +92,7 @@ class Holds:
     def enter(self, hold: Hold, entry: Entrant, owner: Owner) -> bool:
         """Enter once more; False if it was lost or left meanwhile, or a job has come in."""
         with self._mutex:
-            if not self._has(hold) or hold.lost_error() or hold.is_with_job(entry):
+            if not self._has(hold) or hold.lost_error() or hold.keeps_out(entry):
                 return False
             hold.enter(entry)
             if entry.until_commit and owner.within and hold.owner_key in owner.keys:

@@ -115,7 +115,7 @@ class LockManager:
                 request.enters = yield from self._hold_of_caller(request)
             if (hold := self._entered(request)) is None:
                 return None
-            if not hold.is_with_job(request.entry):
+            if not hold.keeps_out(request.entry):
                 if refuses_reentry(hold, request):
                     return False
                 gone, renewed_at = yield from confirm(hold, request, request.answer_due)

@@ -385,13 +385,14 @@ def _connected(endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) 
 def _reached(endpoint: Endpoint, deadline: float) -> socket.socket:
     """Connect to an address of the host; one that does not answer leaves time for the next one."""
     found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    for others, (*_, address) in zip(range(len(found) - 1, -1, -1), found, strict=True):
+    for number, (*_, address) in enumerate(found, 1):
         try:
             # As a text, it has the zone of a link-local address.
             host, port = socket.getnameinfo(address, _NUMERIC)
-            return socket.create_connection((host, int(port)), _rest(deadline) / (others + 1))
+            share = _rest(deadline) / (len(found) - number + 1)
+            return socket.create_connection((host, int(port)), share)
         except OSError:
-            if not others:
+            if number == len(found):
                 raise
     raise OSError("the host has no address")
 
