@@ -15,7 +15,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db import router, transaction
 from django.utils import timezone
 
-from distlock import Lock, LockLost, locks
+from distlock import Lock, LockLost, audit, locks
 from distlock.concurrency.workers import ThreadCall
 from distlock.exceptions import BodyEnded
 from distlock.models import AuditEntry
@@ -204,6 +204,12 @@ def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog)
 
 class TestWhatInterruptsTheCaller:
     """The loss of a lock around it, or a time limit, is no error of the log."""
+
+    @pytest.fixture(autouse=True)
+    def settled(self):
+        """What nobody waited for is written before the next test."""
+        yield
+        audit._settle()
 
     @pytest.fixture
     def meet(self, monkeypatch):
