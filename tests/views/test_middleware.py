@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import connection
 from django.test import AsyncClient, Client, RequestFactory
 
-from distlock import LockBusy, LockLost, LockTimeout, LockUnavailable, locks
-from distlock.middleware import LockErrorMiddleware, error_response, exception_handler
+from distlock import LockLost, LockUnavailable, locks
+from distlock.middleware import LockErrorMiddleware, error_response
 from distlock.testing import held_elsewhere
 from tests.views.urls import BUSY
 
@@ -93,22 +93,10 @@ def test_a_loss_stays_an_error_of_the_server(get):
     assert get("/lost").status_code == 500
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(LockBusy("x"), 409), (LockTimeout("x"), 409), (LockUnavailable("x"), 503)],
-)
-def test_an_exception_handler_of_drf_gets_json(error, status):
-    request = RequestFactory().get("/")
-    answer = exception_handler(error, {"request": request, "view": None})
-    assert answer.status_code == status
-    assert answer["Content-Type"] == "application/json"
-
-
-@pytest.mark.parametrize("error", [LockLost("x"), ValueError("x")])
-def test_other_errors_are_left_to_its_own_handler(error):
-    request = RequestFactory().get("/")
-    assert exception_handler(error, {"request": request}) is None
-    assert error_response(error, request) is None
+def test_a_view_may_answer_one_error_itself():
+    request = RequestFactory().get("/", headers=JSON)
+    assert error_response(LockUnavailable("x"), request).status_code == 503
+    assert error_response(LockLost("x"), request) is None
 
 
 @pytest.mark.django_db(transaction=True)
@@ -116,15 +104,6 @@ def test_what_a_request_has_written_is_rolled_back(get, settings, backend_settin
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     with held_elsewhere(BUSY):
         assert get("/written").status_code == 409
-    assert not Group.objects.filter(name="views:written").exists()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_so_it_is_by_the_exception_handler_of_drf(monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    with transaction.atomic():  # as DRF's view, in which its exception handler is called
-        Group.objects.create(name="views:written")
-        exception_handler(LockTimeout("x"), {"request": RequestFactory().get("/")})
     assert not Group.objects.filter(name="views:written").exists()
 
 
