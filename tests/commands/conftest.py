@@ -113,13 +113,18 @@ def troubled(settings, silent):
 
 @pytest.fixture
 def shared(kind, backend_settings, settings):
-    """One backend that other processes see."""
+    """One backend that other processes see, with nothing in it."""
     settings.DISTLOCK = backend_settings(kind)
+    _clear(kind)
     yield locks["default"]
     locks.close_all()
-    if kind in ALIASES:
-        # A sweep in a later test would count the sessions of children that are killed, and names.
-        for model in (RecordSession, DatabaseRecord, RecordDirectory):
+    _clear(kind)
+
+
+def _clear(kind):
+    """Delete what a sweep would count: children that were killed leave some, and other files."""
+    for model in (RecordSession, DatabaseRecord, RecordDirectory, DatabaseLock):
+        if kind in ALIASES:
             model._default_manager.using(ALIASES[kind]).delete()
 
 

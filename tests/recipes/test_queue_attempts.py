@@ -84,6 +84,7 @@ def test_a_get_that_came_back_counts(using, name):
 
 @pytest.mark.slow
 def test_whoever_polls_and_is_cancelled_puts_nothing_aside(using, name):
+    """Now and then it waits: on a busy machine nothing may be there in so short a time."""
     dice, queue, seen = random.Random(name), Queue(name, using=using, max_deliveries=1), []
 
     async def poll():
@@ -91,7 +92,8 @@ def test_whoever_polls_and_is_cancelled_puts_nothing_aside(using, name):
         async with asyncio.timeout(2 * PATIENCE):
             while await queue.aqsize():
                 try:
-                    delivery = await asyncio.wait_for(queue.aget(), dice.random() * 0.02)
+                    wait = PATIENCE if dice.random() < 0.2 else dice.random() * 0.02
+                    delivery = await asyncio.wait_for(queue.aget(), wait)
                 except TimeoutError:
                     continue
                 seen.append(delivery.body)
