@@ -307,11 +307,10 @@ class SeatRequests:
             conditions.append(Exists(waiting))
         change = Put(waiting, place.value if place else value_of(claim), session.id)
         try:
-            joined = self._store.apply(directory, [change], conditions, deadline)
+            return self._store.apply(directory, [change], conditions, deadline) is not None
         except SessionEnded:
-            joined = None
             self.session.drop(session)
-        return joined is not None
+            return False
 
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""

@@ -308,22 +308,17 @@ class EtcdClient:
             token = self._valid_token(member, deadline)
             headers = _with_token(_HEADERS, token)
             stream = member.open_stream(f"{_API}watch", requests, headers, deadline)
-        except (Unanswered, LockUnavailable) as error:
-            self._leave(member)
-            raise Unanswered(error, sent=True) from error
-        if stream.status != HTTPStatus.OK:
+            if stream.status == HTTPStatus.OK:
+                return stream
             stream.close()
             if stream.status in _REFUSED:
                 self._token = None
-            self._leave(member)
-            raise Unanswered(OSError(f"status {stream.status}"), sent=True)
-        return stream
-
-    def _leave(self, member: Connections) -> None:
-        """Begin the next request with another member."""
-        first, *others = self._members
-        if first is member:
-            self._members = [*others, first]
+            raise OSError(f"status {stream.status}")
+        except (Unanswered, LockUnavailable, OSError) as error:
+            first, *others = self._members
+            if first is member:  # begin the next request with another one
+                self._members = [*others, first]
+            raise Unanswered(error, sent=True) from error
 
 
 class _RenewingClient(EtcdClient):

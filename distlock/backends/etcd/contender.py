@@ -93,9 +93,9 @@ class EtcdContender:
         holders, waiters = self._keys.holders, self._keys.waiters
         nobody = [created(holders, 0, prefix=True), created(waiters, 0, prefix=True)]
         granted = self._grant(nobody, [], deadline)
+        if isinstance(granted, Lease):
+            return granted
         for _ in range(_TRIES):
-            if isinstance(granted, Lease):
-                return granted
             replaced = granted.holder
             if replaced is None or not self._can_adopt(replaced):
                 if self._place is None and not self._unsure:
@@ -106,9 +106,8 @@ class EtcdContender:
             )
             if isinstance(granted, Lease):
                 self._leases.end(replaced.lease, deadline)
-        if not isinstance(granted, Lease):
-            raise LockUnavailable(f"lock {self._claim.name!r}: its hold changes hands too fast")
-        return granted
+                return granted
+        raise LockUnavailable(f"lock {self._claim.name!r}: its hold changes hands too fast")
 
     def _can_adopt(self, holder: EtcdKey) -> bool:
         """Return whether it is a hold of the same owner's name, or of this very claim."""
@@ -235,8 +234,7 @@ class EtcdContender:
 
         LockUnavailable if the cluster did not answer.
         """
-        lease: Lease | None
-        lease = yield self._call(self.try_once)
+        lease: Lease | None = yield self._call(self.try_once)
         if lease is not None or self._is_over():
             return lease
         try:
@@ -252,28 +250,22 @@ class EtcdContender:
         return lease
 
     def _queue(self) -> PendingLease:
-        position = yield from self._ask(self._join)
-        while True:
-            lease: Lease | None = None
-            if position.own is None:  # it has ended, or was deleted
-                position = yield from self._ask(self._join)
-                continue
-            if position.is_next:
-                granted = yield from self._ask(self._promote)
-                if isinstance(granted, Lease):
-                    return granted
-                position = granted
-                continue
-            elif position.holder is not None and self._can_adopt(position.holder):
+        found: QueuePosition | Lease = yield from self._ask(self._join)
+        while isinstance(found, QueuePosition):
+            if found.own is None:  # it has ended, or was deleted
+                found = yield from self._ask(self._join)
+            elif found.is_next:
+                found = yield from self._ask(self._promote)
+            elif found.holder is not None and self._can_adopt(found.holder):
                 lease = yield from self._ask(self.try_once)
+                found = lease or (yield from self._ask(self._look))
             elif not self._is_over():
-                position = yield from self._wait(position)
-                continue
-            elif not (yield from self._next_at_the_end()):
+                found = yield from self._wait(found)
+            elif (yield from self._next_at_the_end()):
+                found = yield from self._ask(self._look)
+            else:
                 return None
-            if lease is not None:
-                return lease
-            position = yield from self._ask(self._look)
+        return found
 
     def _next_at_the_end(self) -> Steps[bool]:
         """Give the place up, unless the lock can be taken now; return whether it can.

@@ -113,15 +113,14 @@ class EtcdBackend(BackendWithNames):
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """See BaseBackend.reserve_for(). The time is rounded up to whole seconds, at least two."""
-        keys, reader = self._keys(lease.name), self._reader(deadline)
-        (entry,) = reader.first(keys.holds_of(lease.nonce))
-        if entry is None:  # it may have been done before
-            (entry,) = reader.first(keys.reservations_of(lease.nonce))
+        keys = self._keys(lease.name)
+        reservations = keys.reservations_of(lease.nonce)
+        held, reserved = self._reader(deadline).first(keys.holds_of(lease.nonce), reservations)
+        entry = held or reserved  # it may have been done before
         if entry is None:
             return False
-        ttl = whole_seconds(seconds)
-        new = self.client.grant(ttl, deadline)
-        key = f"{keys.reservations_of(lease.nonce)}{new.id:x}"
+        new = self.client.grant(whole_seconds(seconds), deadline)
+        key = f"{reservations}{new.id:x}"
         data = entry.data.renewed_for(seconds, new.ttl)
         if data.token is None:  # it is not reserved yet
             nobody = reserved_owner(data.owner, lease.nonce)

@@ -64,10 +64,6 @@ def unescaped(component: str) -> str:
     return component.replace("%2F", "/").replace("%25", "%")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class KeyData:
     """A holder's or waiter's key: whose it is, and since when, by the clock of its process.
@@ -89,7 +85,7 @@ class KeyData:
     @classmethod
     def of(cls, claim: Claim, ttl: int) -> KeyData:
         """Return what a key says for a claim that holds the lock, or waits, from now on."""
-        now = _now()
+        now = datetime.now(UTC)
         return cls(
             claim.owner,
             claim.reserved,
@@ -102,7 +98,7 @@ class KeyData:
 
     def renewed_for(self, seconds: float, ttl: int) -> KeyData:
         """Return the value of the key when its lease is renewed."""
-        return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
+        return replace(self, lasts=seconds, ttl=ttl, renewed=datetime.now(UTC))
 
     @property
     def until(self) -> datetime:
@@ -199,7 +195,7 @@ class QueuePosition:
 
 def info_of(name: str, alias: str, keys: Iterable[EtcdKey]) -> LockInfo:
     """Return what is known of a lock, given all of its keys."""
-    entries, now = sorted(keys, key=lambda entry: entry.created), _now()
+    entries, now = sorted(keys, key=lambda entry: entry.created), datetime.now(UTC)
     waits = [entry.data for entry in entries if entry.kind == _WAITER]
     waiters = tuple(Waiting.of(one.owner, (now - one.since).total_seconds()) for one in waits)
     holder = next((entry for entry in entries if entry.kind == _HOLDER), None)

@@ -12,7 +12,6 @@ revisions, leases and watches.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from itertools import groupby
 from typing import Any
 
 from distlock.backends.etcd.client import EtcdClient
+from distlock.backends.etcd.leases import whole_seconds
 from distlock.backends.etcd.lock_keys import escaped, unescaped
 from distlock.backends.etcd.messages import (
     MOST_OPERATIONS,
@@ -57,8 +57,6 @@ from distlock.concurrency.pending import Pending
 from distlock.types.lease import RELIED_ON, SweepResult
 from distlock.types.values import batches, decoded
 
-#: Seconds; etcd grants no shorter lease.
-_SHORTEST_LEASE = 2
 #: Seconds after which a directory without records is removed.
 _LONG = 24 * 3600.0
 
@@ -144,7 +142,7 @@ class EtcdStore(RecordStore):
     # Sessions
 
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
-        lease = self._client.grant(max(math.ceil(seconds), _SHORTEST_LEASE), deadline)
+        lease = self._client.grant(whole_seconds(seconds), deadline)
         until = lease.sent_at + min(seconds, lease.ttl) * RELIED_ON
         return Session(str(lease.id), seconds, until)
 

@@ -107,7 +107,9 @@ class Watches(ThreadOnDemand[None]):
             self._watches[watch] = callback
             followed = self._followed.get(watch.target)
             if followed is None:
-                self._wake()
+                self._have_thread().put(None)
+                if (stream := self._stream) is not None:
+                    stream.wake()
             elif since < followed.last:
                 self._answer(watch)
             is_set = True
@@ -127,11 +129,6 @@ class Watches(ThreadOnDemand[None]):
         self._watches.clear()
         if (stream := self._stream) is not None:
             stream.interrupt()
-
-    def _wake(self) -> None:
-        self._have_thread().put(None)
-        if (stream := self._stream) is not None:
-            stream.wake()
 
     # On the thread
 

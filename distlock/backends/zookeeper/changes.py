@@ -34,7 +34,7 @@ from distlock.backends.zookeeper.records import (
     record_data,
 )
 from distlock.backends.zookeeper.requests import BATCH, Multi, NotSent, Reply
-from distlock.backends.zookeeper.tree import make_path
+from distlock.backends.zookeeper.tree import creates_of
 from distlock.concurrency.clock import left
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import new_nonce
@@ -290,10 +290,8 @@ class Applying:
             _, read = self.client.ask([Sync(root), Stat(root, None)], self.deadline)
             if stat := self.client.found(read):
                 return int(stat.pzxid)
-            made = make_path(self.client, root)
-            if not made.wait(left(self.deadline, self.client.options.timeout)):
-                raise self.client.unavailable("does not answer")
-            if not made.lost and not isinstance(made.error, NodeExistsError):
+            made = self.client.ask(creates_of(self.client, root), self.deadline)[-1]
+            if not isinstance(made.error, NodeExistsError):
                 self.client.checked(made)
 
 

@@ -86,17 +86,16 @@ def make_parent(client: ZooKeeperClient, path: str) -> Generator[Reply, Reply, N
     """
     made = yield client.send(CreateContainer(path, client.options.acl))
     if isinstance(made.error, NoNodeError):
-        made = yield make_path(client, client.options.root)
+        made = yield client.send_all(creates_of(client, client.options.root))[-1]
     elif isinstance(made.error, UnimplementedError):
-        made = yield make_path(client, path)
+        made = yield client.send_all(creates_of(client, path))[-1]
     with suppress(NodeExistsError):
         made.get()
 
 
-def make_path(client: ZooKeeperClient, path: str) -> Reply:
-    """Make a node that stays, and what is above it; return the reply to the last request."""
-    acl = client.options.acl
-    return client.send_all([Create(each, b"", acl, 0) for each in ancestors(path)])[-1]
+def creates_of(client: ZooKeeperClient, path: str) -> list[Create]:
+    """Return the requests that make a node that stays, and what is above it, the highest first."""
+    return [Create(each, b"", client.options.acl, 0) for each in ancestors(path)]
 
 
 # What nodes say
