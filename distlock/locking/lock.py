@@ -20,7 +20,7 @@ from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.locking.base_lock import BaseLock, twins
-from distlock.locking.blocks import BlockLock, add_leave_error
+from distlock.locking.blocks import BlockLock, raise_or_note
 from distlock.locking.options import LockOptions
 from distlock.locking.until_commit import leave_until_commit
 from distlock.runtime.hold import Hold, OnLost
@@ -197,9 +197,7 @@ class Lock(BaseLock):
             try:
                 leave_until_commit(self._key, self._current_owner, self, self._options, warns=False)
             except LockError as error:
-                if body_error is None or isinstance(error, BodyEnded):
-                    raise
-                add_leave_error(body_error, error)
+                raise_or_note(error, body_error)
         elif body_error is None:
             self.release()
         else:
