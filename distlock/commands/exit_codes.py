@@ -161,9 +161,8 @@ def _acquire(lock: BaseLock, timeout: float | None, ensure_schema: bool) -> None
 
 def stay(lock: BaseLock, until: float) -> None:
     """Where a lock ends with its process, wait until clock() is at ``until``, or it is lost."""
-    if locks[lock.using].capabilities.outlives_process:
-        return
-    sleep_until(until, lambda: lock.held)
+    if not locks[lock.using].capabilities.outlives_process:
+        sleep_until(until, lambda: lock.held)
 
 
 def sleep_until(until: float, wanted: Callable[[], bool] = lambda: True) -> None:

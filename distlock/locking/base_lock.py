@@ -23,13 +23,13 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Nested, Steps, arun, run, run_soon
 from distlock.conf import locks
-from distlock.exceptions import BodyEnded, LockBusy, LockError
+from distlock.exceptions import LockBusy, LockError
 from distlock.locking.blocks import (
     ActiveBlocks,
     BlockLock,
-    add_leave_error,
     decorate,
     holder_message,
+    raise_or_note,
 )
 from distlock.locking.options import LockOptions
 from distlock.locking.until_commit import (
@@ -354,10 +354,7 @@ class BaseLock(BlockLock):
             elif run(manager().release(self._key, owner, self)) and is_here:
                 warn_if_uncommitted(self._key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
-            if exc is None or isinstance(error, BodyEnded):
-                raise
-            # The body's own error is what the caller must see; this one goes with it.
-            add_leave_error(exc, error)
+            raise_or_note(error, exc)
 
     async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         try:
@@ -367,9 +364,7 @@ class BaseLock(BlockLock):
                 refuse_reentry()
                 await arun(manager().release(self._key, owner, self))
         except (LockError, Warning) as error:
-            if exc is None or isinstance(error, BodyEnded):
-                raise
-            add_leave_error(exc, error)
+            raise_or_note(error, exc)
 
     def _busy(self, options: LockOptions) -> LockBusy:
         """Return the error for one who has waited as these options say."""

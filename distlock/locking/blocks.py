@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from asgiref.sync import iscoroutinefunction
 
 from distlock.concurrency.reentry import must_leave_elsewhere
-from distlock.exceptions import LockBusy, LockError, LockLost, LockNotHeld
+from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
 from distlock.locking.options import LockOptions
 from distlock.runtime.name_template import CallName
 from distlock.types.lease import Kind, LockInfo, Owner, State
@@ -31,6 +31,16 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 def add_leave_error(body_error: BaseException, error: Exception) -> None:
     """Note on the body's error, which the caller must see, that leaving the lock failed, too."""
     body_error.add_note(f"besides, leaving the lock failed: {error}")
+
+
+def raise_or_note(error: Exception, body_error: BaseException | None) -> None:
+    """Raise an error of leaving; if the body has failed, note it on the body's error instead.
+
+    BodyEnded is raised in any case: it is of another lock, in whose body this is.
+    """
+    if body_error is None or isinstance(error, BodyEnded):
+        raise error
+    add_leave_error(body_error, error)
 
 
 def holder_message(info: LockInfo) -> str:

@@ -20,7 +20,7 @@ from distlock.concurrency.steps import Call, Sleep, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
 from distlock.locking.base_lock import BaseLock, twins
-from distlock.locking.blocks import BlockLock, add_leave_error
+from distlock.locking.blocks import BlockLock, raise_or_note
 from distlock.locking.options import LockOptions
 from distlock.locking.until_commit import leave_until_commit
 from distlock.runtime.hold import Hold, OnLost
@@ -193,21 +193,15 @@ class Lock(BaseLock):
             yield self
 
     def _leave_atomic(self, body_error: BaseException | None, is_part: bool) -> None:
-        if is_part:
-            self._leave_to_transaction(body_error)
+        if is_part:  # the outer transaction goes on, and frees it when it has ended
+            try:
+                leave_until_commit(self._key, self._current_owner, self, self._options, warns=False)
+            except LockError as error:
+                raise_or_note(error, body_error)
         elif body_error is None:
             self.release()
         else:
             self.__exit__(type(body_error), body_error, body_error.__traceback__)
-
-    def _leave_to_transaction(self, body_error: BaseException | None) -> None:
-        """Leave it at the end of the transaction of the atomic() that this one is part of."""
-        try:
-            leave_until_commit(self._key, self._current_owner, self, self._options, warns=False)
-        except LockError as error:
-            if body_error is None or isinstance(error, BodyEnded):
-                raise
-            add_leave_error(body_error, error)
 
 
 @contextmanager

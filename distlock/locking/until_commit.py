@@ -81,9 +81,8 @@ def refuse_unsafe_transactions(key: LockKey, owner: Owner) -> None:
         if too_old:
             raise LockError(
                 f"{lock} inside a transaction on {connection.alias!r} above READ COMMITTED: rows"
-                f" that it has read may be older than the lock. Take the lock before the"
-                f" transaction"
-                f" begins,{instead}"
+                " that it has read may be older than the lock. Take the lock before the"
+                f" transaction begins,{instead}"
             )
 
 
@@ -184,8 +183,7 @@ class OpenTransactions:
 
     def _leave_soon(self) -> None:
         """Leave the hold without making the caller wait, which may be the garbage collector."""
-        thread = start(self._leave, "distlock-rollback")
-        _leaving().add(thread)
+        _leaving().add(start(self._leave, "distlock-rollback"))
 
 
 #: Threads that leave holds of transactions that were rolled back.

@@ -359,9 +359,7 @@ class Hold:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""
         if self.lost is not None:
             return self.lost
-        if clock() >= min(self.lease.deadline, self.time_limit):
-            return self.expiry_reason()
-        return self.backend.loss_reason(self.lease)
+        return self.expiry_reason() or self.backend.loss_reason(self.lease)
 
     def lost_error(self) -> LockLost | None:
         """Return the error that tells of the loss, None while the lock is held."""

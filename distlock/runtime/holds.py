@@ -100,8 +100,7 @@ class Holds:
             if entry.work is not None and hold.owner_key not in owner.keys:
                 self._entered_by_jobs[hold.key, owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
-            if entry.work is not None:
-                self._follow(hold, entry)
+            self._follow(hold, entry)
             return True
 
     def _give_to_thread(self, hold: Hold, owner: Owner) -> None:

@@ -168,8 +168,7 @@ class _Formatter(string.Formatter):
         if value is None:
             raise ValueError(
                 "None does not distinguish one lock from another. If you mean it, write !s after"
-                " the"
-                " field, as in {kind!s}"
+                " the field, as in {kind!s}"
             )
         return super().format_field(_one_spelling(value), spec)
 

@@ -86,14 +86,11 @@ class Terminal:
     """The controlling terminal of this process. Without one, nothing of this does anything."""
 
     def __init__(self) -> None:
+        self.descriptor: int | None = None
         self._modes: list[Any] | None = None
-        try:
-            self.descriptor: int | None = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            self.descriptor = None
-        else:
-            with suppress(termios.error):
-                self._modes = termios.tcgetattr(self.descriptor)
+        with suppress(OSError, termios.error):
+            self.descriptor = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+            self._modes = termios.tcgetattr(self.descriptor)
 
     def close(self) -> None:
         if self.descriptor is not None:
