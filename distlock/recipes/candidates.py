@@ -38,7 +38,7 @@ from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Plan
-from distlock.records.seats import held_key, owner_of, processes_of, since_when
+from distlock.records.seats import Seats, owner_of, processes_of, since_when
 from distlock.types.lease import Kind, Owner
 
 ORDERS, HISTORY, ENDED = "orders", "history", "ended"
@@ -119,7 +119,7 @@ class Candidates:
         if ended := self._said(ENDED):
             why, term, until = ended["why"], ended["term"], ended["until"]
             self._rows = [_ended(row, why, term, until) for row in self._rows]
-        members = [one for key, one in snapshot.records.items() if key.startswith(held_key(""))]
+        members = Seats(snapshot).holders
         self._records = {owner_of(record): record for record in members}
         # Sorting keeps the order of those who are equal: that in which they came.
         line = sorted((_candidate(record, snapshot) for record in members), key=self._rank)

@@ -195,8 +195,7 @@ class CountDownLatch(Recipe):
         Raises ValueNotAgreed as soon as it is there with another count. LockUnavailable if the
         backend does not answer until then, or for the length of a lease.
         """
-        look = self._until(self._is_open, deadline_of(timeout), key=_LATCH)
-        return bool((yield from look))
+        return bool((yield from self._until(self._is_open, deadline_of(timeout), key=_LATCH)))
 
     wait, await_ = twins("wait", _wait)
 

@@ -360,7 +360,7 @@ class Description(ABC, Generic[R]):
 
     def read_page(self, ref: Ref, asked: Mapping[str, str]) -> Any:
         """Read what the page of a name shows; ``asked`` is the query of the address."""
-        return self.read(ref)
+        return self.read_target(ref)
 
     def page(self, ref: Ref, report: Any) -> Detail:
         """Return what the page of a name shows."""

@@ -6,7 +6,7 @@ A value is edited with a comparison, and rolled back to an earlier version.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from functools import partial
@@ -53,11 +53,8 @@ def _changes(before: Any, after: Any) -> tuple[Text, Cell]:
     """Return what differs, line by line; each line begins with +, - or a space."""
     old, new = _pretty(before).splitlines(), _pretty(after).splitlines()
     lines = list(unified_diff(old, new, lineterm="", n=3))[3:]
-    return _("Changes"), Cell([_signed(line) for line in lines] or None, "diff")
-
-
-def _signed(line: str) -> tuple[str, str]:
-    return (" ", "…") if line.startswith("@@ ") else (line[0], line[1:])
+    signed = [(" ", "…") if line.startswith("@@ ") else (line[0], line[1:]) for line in lines]
+    return _("Changes"), Cell(signed or None, "diff")
 
 
 #: The author, time and reason of a value; and a row of the history.
@@ -210,10 +207,6 @@ class ConfigDescription(Description[Value]):
     def detail(self, ref: Ref, report: Value) -> Detail:
         """Return the value, without its history."""
         return self.page(ref, Versions(report))
-
-    def read_page(self, ref: Ref, asked: Mapping[str, str]) -> Versions:
-        """Return the value and its history."""
-        return self.read_target(ref)
 
     def read_target(self, ref: Ref) -> Versions:
         """Return the value and its history."""

@@ -157,12 +157,8 @@ class Membership:
         that. If it cannot be done now it is done later, and LockUnavailable is raised.
         """
         while (hold := self._hold) is not None:
-            lease, usual = hold.lease, self.recipe._backend.records.leave
-            call = (
-                partial(leave, lease)
-                if leave
-                else partial(usual, [lease], plan, read=self.read, unread=unread)
-            )
+            usual = partial(self.recipe._backend.records.leave, read=self.read, unread=unread)
+            call = partial(leave, hold.lease) if leave else partial(usual, [hold.lease], plan)
             left = yield from self._removing(hold, call, deadline)
             if left is not None:
                 return left

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, TypeVar
 from django.utils.translation import gettext_lazy as _
 
 from distlock.backends.store import Delete, Exists, Peek, Snapshot
-from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, or_undo
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
 from distlock.locking.base_lock import twins
@@ -105,8 +104,7 @@ class Names(Recipe):
         checked_callback("on_lost", on_lost)
         deadline, registration = deadline_of(timeout), Registration(self, said, on_lost)
         while (joined := (yield from registration._membership.joining(deadline))).lease is None:
-            free = self._until_found(name, registration._is_free, deadline)
-            if not (yield from free):
+            if not (yield from self._until_found(name, registration._is_free, deadline)):
                 error = LockBusy if timeout == 0 else LockTimeout
                 raise error(f"{self!r}: {_taken(joined.result)}")
         return registration
@@ -182,16 +180,12 @@ class Names(Recipe):
     def _until_found(
         self, name: str, look: Callable[[Snapshot], T | None], deadline: float | None
     ) -> Steps[T | None]:
-        """See Recipe._until(); it looks at a name, whenever that changes."""
-        ask, key = partial(self._ask, self._looking_for(name)), _key_of(name)
-        while True:
-            seen: Snapshot = yield from self._patiently(ask, deadline)
-            found = look(seen)
-            if found is not None or (deadline is not None and clock() >= deadline):
-                return found
-            # An owner that was lost may leave the other record behind.
-            keys = [key, *(one for one in seen.records if one != key)][:2]
-            yield from self._wait_for_change(seen, deadline, keys)
+        """See Recipe._until(); it looks at a name, whenever that changes.
+
+        An owner that was lost may leave the record of the name behind: its own is watched, too.
+        """
+        ask = partial(self._ask, self._looking_for(name))
+        return self._until(look, deadline, _key_of(name), ask)
 
 
 class Registration(Block):

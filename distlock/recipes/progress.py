@@ -35,7 +35,7 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.records.recipe_records import REPORT, Plan
-from distlock.records.seats import held_key, owner_of, value_of
+from distlock.records.seats import Seats, owner_of, value_of
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_owner
 from distlock.types.values import checked_choice, checked_token, text_of
@@ -286,7 +286,7 @@ class Progress(Block, Recipe):
             return Plan()
         state.cancelled |= own and bool(record and record.value["cancelling"])
         state.attempt = int(record.value["attempt"]) + 1 if record else max(state.attempt, 1)
-        others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
+        others = [Delete(one.key) for one in Seats(snapshot).holders]
         begun = Put(REPORT, self._value())
         return Plan([begun, *others], [snapshot.unchanged(REPORT)], members=[{}])
 

@@ -5,7 +5,6 @@ See queue_records.py.
 
 from __future__ import annotations
 
-import json
 import re
 import traceback
 from collections.abc import Iterator, Sequence, Sized
@@ -30,9 +29,10 @@ from distlock.backends.store import (
     RecordStore,
 )
 from distlock.concurrency.clock import clock
+from distlock.recipes.cells import json_line
 from distlock.recipes.recipe import Recipe, checked_json
 from distlock.records.recipe_records import CANCELLED, NOTHING, Plan
-from distlock.records.seats import held_key, owner_of
+from distlock.records.seats import as_datetime, held_key, owner_of
 from distlock.types.lease import Kind, Owner
 from distlock.types.owners import shortened
 from distlock.types.values import Unreadable, checked_count, encoded, escaped, is_flat, text_of
@@ -95,9 +95,7 @@ class QueueItem:
 
     def matches(self, text: str) -> bool:
         """Return whether ``text`` is in the body or the reason, ignoring case, or is the number."""
-        body = (
-            self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False)
-        )
+        body = self.body if isinstance(self.body, str) else json_line(self.body)
         return text.casefold() in f"{body}\n{self.reason}".casefold() or text == str(self.id)
 
     @staticmethod
@@ -135,7 +133,7 @@ class DeliveryInfo:
 
     @classmethod
     def of(cls, record: Record) -> DeliveryInfo:
-        since, data = datetime.fromtimestamp(record.value["since"] / 1e6, UTC), record.value["data"]
+        since, data = as_datetime(record.value["since"]), record.value["data"]
         return cls(int(data["item"]), record.created, owner_of(record), since, "delayed" in data)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Full
@@ -264,10 +264,8 @@ class OperatedQueue(QueueRecords):
         """
         several = checked_letters(letters)
         text = f"Put back: {{}} of {len(several)} dead letters."
-        with self._recording("retry", text, reason, who) as changed:
-            change = partial(self._put_some_back, changed)
-            yield from self._in_parts(several, change, MOST_AT_ONCE, timeout, changed)
-        return sum(changed)
+        recording = self._recording("retry", text, reason, who)
+        return self._in_parts(several, self._put_some_back, MOST_AT_ONCE, timeout, recording)
 
     def _put_some_back(self, changed: list[int], some: Sequence[QueueItem]) -> Steps[None]:
         done = 0
@@ -292,10 +290,8 @@ class OperatedQueue(QueueRecords):
         """
         several = checked_letters(letters)
         text = f"Discarded: {{}} of {len(several)} dead letters."
-        with self._recording("discard", text, reason, who) as changed:
-            change = partial(self._discard_some, changed)
-            yield from self._in_parts(several, change, MOST_KEYS, timeout, changed)
-        return sum(changed)
+        recording = self._recording("discard", text, reason, who)
+        return self._in_parts(several, self._discard_some, MOST_KEYS, timeout, recording)
 
     def _discard_some(self, changed: list[int], some: Sequence[QueueItem]) -> Steps[None]:
         keys = yield self._ask(partial(self._keys_of_letters, [one.id for one in some]))
@@ -304,22 +300,24 @@ class OperatedQueue(QueueRecords):
     def _in_parts(
         self,
         letters: Sequence[QueueItem],
-        change: Callable[[Sequence[QueueItem]], Steps[None]],
+        change: Callable[[list[int], Sequence[QueueItem]], Steps[None]],
         at_once: int,
         timeout: float | None,
-        changed: list[int],
-    ) -> Steps[None]:
-        """Change dead letters, a few at a time, which adds how many to ``changed``."""
+        recording: AbstractContextManager[list[int]],
+    ) -> Steps[int]:
+        """Change dead letters, a few at a time; return how many were changed, and record that."""
         until = deadline_of(timeout)
-        for start in range(0, len(letters), at_once):
-            if not left(until, 1):
-                break
-            try:
-                yield from change(letters[start : start + at_once])
-            except (Full, LockUnavailable):
-                if not sum(changed):
-                    raise
-                break
+        with recording as changed:
+            for start in range(0, len(letters), at_once):
+                if not left(until, 1):
+                    break
+                try:
+                    yield from change(changed, letters[start : start + at_once])
+                except (Full, LockUnavailable):
+                    if not sum(changed):
+                        raise
+                    break
+        return sum(changed)
 
     def _purging(self, *, dead: bool = False, reason: str = "", who: str = "") -> Steps[int]:
         """Remove the items that are ready, or (``dead``) the dead letters; return how many.

@@ -298,7 +298,7 @@ class _PermitRequest:
                 self._in_doubt = True
         else:
             until = self._until(self._next_look)
-            yield from limiter._wait_for_change(self._found, until, self._behind)
+            yield from limiter._wait_for_change(self._found, until, [self._behind])
         return False
 
     def _ask(self, deadline: float | None) -> Call:

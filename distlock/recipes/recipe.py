@@ -206,34 +206,39 @@ class Recipe:
         look: Callable[[Snapshot], T | None],
         deadline: float | None,
         key: str | None = None,
+        ask: Callable[[float | None], Call] | None = None,
     ) -> Steps[T | None]:
         """Return what ``look`` returns as soon as that is not None; None at the deadline.
 
         It looks whenever the directory changes, or with ``key`` at that record only, when that
-        changes; and now and then. Raises LockUnavailable if the backend does not answer by the
-        deadline, and without one if it does not for the length of a lease.
+        changes; and now and then. ``ask`` is the step that reads other records beside that of the
+        key: then the first of these is watched, too. Raises LockUnavailable if the backend does not
+        answer by the deadline, and without one if it does not for the length of a lease.
         """
-        read = partial(self._read, keys=None if key is None else [key])
+        ask = ask or partial(self._read, keys=None if key is None else [key])
         while True:
-            snapshot: Snapshot = yield from self._patiently(read, deadline)
+            snapshot: Snapshot = yield from self._patiently(ask, deadline)
             found = look(snapshot)
             if found is not None or (deadline is not None and clock() >= deadline):
                 return found
-            yield from self._wait_for_change(snapshot, deadline, key)
+            keys = [key, *(one for one in snapshot.records if one != key)][:2] if key else None
+            yield from self._wait_for_change(snapshot, deadline, keys)
 
     def _wait_for_change(
         self,
         seen: Snapshot,
         deadline: float | None = None,
-        key: str | Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
         *others: Pending[Any],
     ) -> Steps[None]:
-        """Wait until there may have been a change after a snapshot, or one of the others came."""
+        """Wait until there may have been a change after a snapshot, or one of the others came.
+
+        It is that of the directory, or with ``keys`` that of one of these records.
+        """
         until = clock() + self._backend.pause
-        keys = [key] if key is None or isinstance(key, str) else key
         hint, hints = self._backend.hint, list[Pending[Any]]()
         try:
-            hints.extend(hint(self._directory, seen.revision, each) for each in keys)
+            hints.extend(hint(self._directory, seen.revision, each) for each in keys or (None,))
             yield WaitAny([*hints, *others], until if deadline is None else min(until, deadline))
         finally:
             for one in hints:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from distlock.backends.store import Record, Snapshot
 from distlock.records.recipe_records import REPORT
-from distlock.records.seats import held_key, owner_of
+from distlock.records.seats import Seats, as_datetime, owner_of
 from distlock.types.lease import Owner
 
 #: The greatest number that can be counted: rates of it are still numbers.
@@ -70,15 +70,14 @@ def report_of(snapshot: Snapshot, name: str, using: str) -> Report | None:
         return None
     said, alive = record.value, reporter_of(snapshot)
     state = "lost" if said["state"] == "running" and alive is None else said["state"]
-    since, at = (datetime.fromtimestamp(said[key] / 1e6, UTC) for key in ("since", "at"))
+    since, at = as_datetime(said["since"]), as_datetime(said["at"])
     token, told = None if alive is None else alive.created, {key: said[key] for key in _TOLD}
     return Report(name, using, state, owner_of(record), since, at, token, **told)
 
 
 def reporter_of(snapshot: Snapshot) -> Record | None:
     """Return the record of the one who reports, if that lives."""
-    held = (record for key, record in snapshot.records.items() if key.startswith(held_key("")))
-    return next(held, None)
+    return next(iter(Seats(snapshot).holders), None)
 
 
 def bar(report: Report, width: int = 80) -> str:
