@@ -187,17 +187,13 @@ class BaseBackend(ABC):
 
         The default asks again and again. Backends that know a better way override it.
         """
-        lease: Lease | None = yield self.attempt(claim, deadline)
-        if lease is not None:
-            return lease
-        for pause in backoff_until(deadline, self.first_pause, self.longest_pause):
-            if not pause:  # the last attempt was made at the deadline
-                return None
-            yield Sleep(pause)
-            lease = yield self.attempt(claim, deadline)
-            if lease is not None:
+        pauses = backoff_until(deadline, self.first_pause, self.longest_pause)
+        while True:
+            lease: Lease | None = yield self.attempt(claim, deadline)
+            # No pause is left after the last attempt, which is made at the deadline.
+            if lease is not None or not (pause := next(pauses)):
                 return lease
-        return None
+            yield Sleep(pause)
 
     def attempt(self, claim: Claim, deadline: float | None) -> Step:
         """Return the step that tries once to take the lock; its result is the lease or None.

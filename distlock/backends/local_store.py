@@ -125,11 +125,10 @@ class LocalStore(RecordStore):
                 raise SessionEnded(f"a session for records of {directory!r} has ended")
         revision, records = self._next_revision(), {**found.records}
         for change in changes:
-            if isinstance(change, Put) and change.session is not None:
-                self._sessions[change.session].directories.add(directory)
-        for change in changes:
             old = records.pop(change.key, None)
             if isinstance(change, Put):
+                if change.session is not None:
+                    self._sessions[change.session].directories.add(directory)
                 created = old.created if old else revision
                 records[change.key] = _Kept(change.text, created, revision, change.session)
         self._directories[directory] = _Directory(revision, records)

@@ -82,7 +82,7 @@ class TransactionOutcomeHook:
 
     _committed = False  # also if it was interrupted while it was made
 
-    def __init__(self, on_commit: Callable[[], None], on_rollback: Callable[[], None]) -> None:
+    def __init__(self, on_commit: Callable[[], object], on_rollback: Callable[[], None]) -> None:
         self._on_commit = on_commit
         self._on_rollback = on_rollback
 
@@ -239,9 +239,8 @@ def check_durable(using: str, lease: Lease | None) -> None:
     if too_old:
         raise LockError(
             f"atomic() of a lock inside that of another one on {using!r}, above READ COMMITTED:"
-            f" rows that the transaction has read may be older than the lock. Take both before"
-            f" it begins,"
-            " with MultiLock.atomic()"
+            " rows that the transaction has read may be older than the lock. Take both before it"
+            " begins, with MultiLock.atomic()"
         )
 
 
@@ -256,10 +255,10 @@ def _refuse_open(using: str) -> None:
         if len(connection.atomic_blocks) > blocks_of_test_case(connection):
             raise LockError(
                 f"atomic() inside a transaction on {using!r}: rows that it has read may be older"
-                f" than the lock, and it commits after the lock is freed. Begin it with"
-                f" lock.atomic(), or"
-                " exempt the view from ATOMIC_REQUESTS with @transaction.non_atomic_requests; or"
-                ' use the lock without atomic(), with release="commit"'
+                " than the lock, and it commits after the lock is freed. Begin it with"
+                " lock.atomic(), or exempt the view from ATOMIC_REQUESTS with"
+                " @transaction.non_atomic_requests; or use the lock without atomic(), with"
+                ' release="commit"'
             )
         return
     opened = connection.connection is not None

@@ -293,10 +293,7 @@ class PsycopgConnection(RawConnection):
     def notifications(self) -> list[str]:
         """See RawConnection.notifications()."""
         self._pgconn.consume_input()
-        texts = []
-        while (told := self._pgconn.notifies()) is not None:
-            texts.append(told.extra.decode())
-        return texts
+        return [told.extra.decode() for told in iter(self._pgconn.notifies, None)]
 
     def _answers(self, until: float | None) -> list[Any]:
         """Return all results of what was sent."""

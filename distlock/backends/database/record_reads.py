@@ -46,9 +46,8 @@ def snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:
         rest = None if session is None else (int(expires_at) - int(now)) / 1_000_000
         value = decoded(text)
         records.append(Record(key, value, int(created), int(revision), session, rest))
-    records.sort(key=lambda record: (record.created, record.key))
     now, revision, *_ = rows[0]
-    return Snapshot(directory, int(revision or 0), {one.key: one for one in records}, int(now))
+    return Snapshot.of(directory, int(revision or 0), records, int(now))
 
 
 def peek_sql(sql: RecordSQL, directory: str, peek: Peek) -> Statement:
@@ -91,7 +90,6 @@ def peek_sql(sql: RecordSQL, directory: str, peek: Peek) -> Statement:
 def peeked(directory: str, rows: Sequence[tuple[Any, ...]], peek: Peek) -> Snapshot:
     """Return what the answer to peek_sql() says."""
     (header,) = [row for row in rows if row[2] is None]
-    records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
     counts, prefixes, keys = dict.fromkeys(peek.count, 0), [*peek.count], list[str]()
     for _, _, key, value, number, *_ in rows:
         if key is None or value is not None:
@@ -100,8 +98,8 @@ def peeked(directory: str, rows: Sequence[tuple[Any, ...]], peek: Peek) -> Snaps
             keys.append(key)
         else:
             counts[prefixes[int(key)]] = int(number)
-    found = snapshot(directory, [header, *records])
-    by_key = {row[2]: found.records[row[2]] for row in records}
+    found = snapshot(directory, [header, *(row for row in rows if row[3] is not None)])
+    by_key = {key: found.records[key] for key in sorted(found.records)}
     keys.sort(reverse=peek.listed is not None and peek.listed.reverse)
     return replace(found, records=by_key, counts=counts, keys=keys)
 

@@ -339,16 +339,13 @@ class CallerTransaction:
         self._open[nonce] = connection, frozenset(connection.savepoint_ids)
         around = blocks_of_test_case(connection)
 
-        def commit() -> None:
-            self._open.pop(nonce, None)
-
         def rollback() -> None:
             if self._open.pop(nonce, None) is not None:
                 self._rolled_back.add(nonce)
                 if blocks_of_test_case(connection) < around:  # not a block of the code under test
                     self._on_abandoned(nonce)
 
-        connection.on_commit(TransactionOutcomeHook(commit, rollback))
+        connection.on_commit(TransactionOutcomeHook(lambda: self._open.pop(nonce, None), rollback))
         # To the front: if a callback fails after the commit, Django drops those that follow.
         hooks = connection.run_on_commit
         hooks.insert(0, hooks.pop())

@@ -61,11 +61,7 @@ class Transactions:
 
     def check(self, using: str | None, lease: Lease | None) -> None:
         """See BaseBackend.check_atomic()."""
-        if using not in (None, self.database):
-            raise NotSupported(
-                f"atomic(using={using!r}): the lock lives in the database {self.database!r}, and"
-                " only a transaction there can be tied to it"
-            )
+        _refuse_other(using, self.database, "the lock lives")
         check_durable(self.database, lease)
 
     @contextmanager
@@ -87,18 +83,14 @@ class Transactions:
         # The transaction around a test case never commits. A row that it has locked could not be
         # released, so it only looks whether the lock is held.
         in_test_case = connection.in_atomic_block
-        committing = committed = False
-
-        def note_commit() -> None:
-            nonlocal committed
-            committed = True
-
+        committing, committed = False, list[bool]()
         try:
             with ExitStack() as stack:
                 for one in leases:
                     stack.callback(self._locked.discard, one.nonce)
                 self._begin(leases, connection, stack, lock_rows=not in_test_case)
-                connection.on_commit(note_commit)  # the first one: others may fail after it
+                # The first hook: others may fail after it.
+                connection.on_commit(partial(committed.append, True))
                 yield False
                 if connection.needs_rollback:
                     return
@@ -190,6 +182,15 @@ def _run(connection: Any, statement: Statement) -> int:
         raise failure(error, connection.vendor)(str(error)) from (error.__cause__ or error)
 
 
+def _refuse_other(using: str | None, database: str, what: str) -> None:
+    """Raise NotSupported for a transaction of another database than ``what`` is kept in."""
+    if using not in (None, database):
+        raise NotSupported(
+            f"atomic(using={using!r}): {what} in the database {database!r}, and only a transaction"
+            " there can be tied to it"
+        )
+
+
 def _lost(lease: Lease) -> LockLost:
     return LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
 
@@ -235,11 +236,7 @@ def removing(
     writes from the beginning on: who has read something could not begin to write later.
     """
     database = pool.database
-    if using not in (None, database):
-        raise NotSupported(
-            f"atomic(using={using!r}): {removal.directory!r} is in the database {database!r}, and"
-            " only a transaction there can be tied to it"
-        )
+    _refuse_other(using, database, f"{removal.directory!r} is")
     connection: Any = connections[database]
     touch, remove = removal.statements(connection, pool, sql)
     committed = list[bool]()

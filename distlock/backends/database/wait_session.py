@@ -149,9 +149,8 @@ class WaitSession:
         statement = Statement(f"{comment}{self.locks.wait(self.key, seconds)}")
         self._sent_at, self._waiter = clock(), waiter
         try:
-            with suppress(
-                errors.StatementCancelled, errors.RowLocked
-            ):  # the latter: the seconds are over
+            # RowLocked: the seconds are over.
+            with suppress(errors.StatementCancelled, errors.RowLocked):
                 answer = self.session.run(statement, None)
                 self.is_head = [str(got) for (got,) in answer.rows] == ["1"]
         finally:
@@ -165,9 +164,8 @@ class WaitSession:
         """Give the native lock back, if it was granted just when the wait was cancelled."""
         leave = Statement(self.locks.leave(self.key))
         try:
-            with suppress(
-                errors.StatementCancelled
-            ):  # the cancel of the wait came late; there is one only
+            # Cancelled: the cancel of the wait came late; there is one only.
+            with suppress(errors.StatementCancelled):
                 self.session.run(leave, self.limit)
                 return
             self.session.run(leave, self.limit)
