@@ -103,7 +103,7 @@ def _run_quietly(steps: Steps[object]) -> None:
 
 
 @contextmanager
-def despite(*errors: type[LockError]) -> Iterator[None]:
+def despite(*errors: type[Exception]) -> Iterator[None]:
     """Go on after one of these errors; but not after the loss of a lock in whose body this is."""
     try:
         yield

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import stat
 import threading
 import traceback
@@ -10,16 +11,18 @@ from functools import partial
 
 import pytest
 
-from distlock import Lock, LockUnavailable
-from distlock.backends.database.sqlite_session import SQLiteSession
+from distlock import Lock, LockUnavailable, locks
+from distlock.backends.database.sqlite_session import SQLiteSession, gate
 from distlock.backends.database.statements import Statement
+from distlock.backends.store import Put
+from distlock.concurrency.fork import current
 from distlock.recipes import Config
 from tests.children import write_line
 from tests.contract.forks import forked
 from tests.contract.watch import eventually
 from tests.database.lending import ident_of, in_use, next_session
 from tests.database.speaking import claim, speaking
-from tests.databases import ALIASES, SERVERS
+from tests.databases import ALIASES, SERVERS, another_file
 
 
 def fork_while_in_use(database, name):
@@ -251,3 +254,68 @@ def test_a_child_that_was_forked_inside_of_sqlite_leaves_it_alone(
     settings.DISTLOCK = backend_settings("sqlite")
     process = child(fork_inside_of_sqlite, name)
     assert process.finish() == ["[True, True]", "1 True"]
+
+
+def fork_in_a_signal_handler(name, ends_at_once):
+    """As a child: a handler forks in the middle of a transaction of the thread it interrupts."""
+    store, parent = locks["default"].store, os.getpid()
+    store.apply(name, [Put("key", {})])
+    codes = []
+
+    def fork_here(*_):
+        pid = os.fork()
+        if pid:
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        elif ends_at_once:
+            os._exit(not gate.broken)
+
+    signal.signal(signal.SIGUSR1, fork_here)
+    ask = SQLiteSession.ask
+
+    def signalled(session, statement):
+        result = ask(session, statement)
+        if statement.sql.startswith("UPDATE database_lock_directory") and os.getpid() == parent:
+            signal.raise_signal(signal.SIGUSR1)
+        return result
+
+    SQLiteSession.ask = signalled
+    try:
+        revision = store.apply(name, [Put("key", {"by": os.getpid()})])
+    except LockUnavailable as error:
+        os._exit("fork" not in str(error) or os.getpid() == parent)
+    if os.getpid() != parent:
+        os._exit(2)
+    (record,) = store.read(name).records.values()
+    write_line(codes, type(revision).__name__, record.value == {"by": parent})
+
+
+@pytest.mark.parametrize("ends_at_once", [True, False], ids=["ends", "goes on"])
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_child_of_a_signal_handler_leaves_its_parents_transaction_alone(
+    child, backend, backend_settings, settings, name, ends_at_once
+):
+    """Closing its copy of the connection would roll back what the parent is writing."""
+    backend.close()
+    with another_file(ALIASES["sqlite"], "delete"):
+        settings.DISTLOCK = backend_settings("sqlite")
+        process = child(fork_in_a_signal_handler, name, ends_at_once)
+        assert process.finish() == ["[0] int True"]
+
+
+def fork_between_the_hooks():
+    """As a child: a handler forks where another fork of its thread has closed the gate."""
+    gate._close()
+    write_line(forked(is_broken))
+    write_line(forked(is_broken, way="without hooks"))
+    gate._open()
+    write_line(forked(is_broken))
+
+
+def is_broken():
+    current()  # without hooks a child learns of the fork by this
+    return gate.broken
+
+
+def test_a_fork_within_a_fork_breaks_nothing(child):
+    """No statement is running then."""
+    assert child(fork_between_the_hooks).finish() == ["False"] * 3

@@ -4,12 +4,15 @@ import gc
 import itertools
 import threading
 import weakref
+from contextlib import suppress
 
 import pytest
 
 from distlock.backends.database import connect
+from distlock.backends.database.connection import hung_up_after
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
+from distlock.exceptions import BodyEnded
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 from tests.database.speaking import claim
@@ -103,3 +106,30 @@ def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
 def is_open(session):
     gc.collect()
     return session() is not None and session().usable
+
+
+@pytest.mark.parametrize("closing", ["driver", "wrapper"])
+def test_the_loss_of_a_lock_gets_through_while_a_session_is_closed(make, monkeypatch, closing):
+    """It is raised once, and ends the code under that lock."""
+    session = make().pool.open()
+    wrapper, real = session.wrapper, session.wrapper.connection
+
+    class Closing:
+        def close(self):
+            with suppress(wrapper.Database.Error):  # it was closed before
+                real.close()
+            raise BodyEnded
+
+    if closing == "driver":
+        wrapper.connection = Closing()
+    else:
+        monkeypatch.setattr(wrapper, "close", Closing().close)
+    with pytest.raises(BodyEnded):
+        session.close()
+
+
+def test_the_loss_of_a_lock_gets_through_although_an_answer_is_late():
+    hung_up = threading.Event()
+    with pytest.raises(BodyEnded), hung_up_after(0.001, hung_up.set):
+        assert hung_up.wait(60)
+        raise BodyEnded

@@ -2,6 +2,8 @@
 
 import pytest
 
+from distlock.backends.database import errors
+from distlock.backends.database.connection import Connection
 from distlock.types.lease import State
 from tests.database.speaking import claim
 from tests.databases import SERVERS
@@ -111,6 +113,43 @@ def test_a_hold_broken_unheard_is_told_of(backend, proxy, name):
     lost = proxy.lose_reply(to=b"UPDATE database_lock")
     assert backend.force_release(name, lease.token).nonce == lease.nonce
     assert lost.is_set()
+
+
+def test_a_hold_broken_unheard_is_told_of_although_the_next_one_has_the_lock(
+    backend, make, proxy, name, monkeypatch
+):
+    rival = make()  # which empties the table
+    lease = backend.try_acquire(claim(name))
+    taking = []
+    opening = backend.pool.open
+
+    def open_late(*args, **more):
+        taking.append(rival.try_acquire(claim(name)))
+        return opening(*args, **more)
+
+    rival.inspect(name)  # has a session of its own
+    monkeypatch.setattr(backend.pool, "open", open_late)
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.force_release(name, lease.token).nonce == lease.nonce
+    assert lost.is_set()
+    assert rival.verify(taking[0])
+
+
+def test_a_hold_that_was_left_after_a_refusal_was_not_broken(backend, name, monkeypatch):
+    lease = backend.try_acquire(claim(name))
+    asked = Connection.ask
+    refused = []
+
+    def ask(session, statement):
+        if statement.sql.startswith("UPDATE database_lock") and not refused:
+            refused.append(statement)
+            assert backend.release(lease)
+            raise errors.SerializationFailure("deadlock")
+        return asked(session, statement)
+
+    monkeypatch.setattr(Connection, "ask", ask)
+    assert backend.force_release(name, lease.token) is None
+    assert refused
 
 
 def test_a_claim_withdrawn_unheard_is_withdrawn(backend, proxy, name):

@@ -34,6 +34,7 @@ from distlock.backends.database.sql import Dialect
 from distlock.backends.database.sqlite_session import SQLiteSession, open_in_process
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import start
 from distlock.concurrency.workers import ThreadCall
 
@@ -200,7 +201,7 @@ def _opened(wrapper: Any, limit: float, blocking: bool, pooled: bool | None) -> 
         cause = error.__cause__ or error
         raise (NotAdmitted if refused else NoSession)(f"cannot connect{how}") from cause
     except OSError as error:  # the process can open no more files
-        with suppress(Exception):  # there may be no connection yet
+        with despite(Exception):  # there may be no connection yet
             wrapper.connection.close()
         raise NoSession(f"cannot connect: {error}") from error
     try:

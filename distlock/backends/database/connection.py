@@ -42,7 +42,9 @@ from distlock.backends.database.statements import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import call_after
+from distlock.exceptions import BodyEnded
 
 #: shuts the socket of a connection down, from another thread
 HangUp = Callable[[], object]
@@ -87,7 +89,7 @@ def hung_up_after(limit: float | None, hang_up: HangUp | None) -> Iterator[None]
     try:
         yield
     except Exception as error:
-        if not timer.cancel():
+        if not timer.cancel() and not isinstance(error, BodyEnded):
             raise TimedOut from error
         raise
     finally:
@@ -121,7 +123,7 @@ class CursorConnection(RawConnection):
             return _results(cursor) if self._has_next_set else [_result(cursor)]
         finally:
             # A traceback may keep it, and with SQLite its lock on the file.
-            with contextlib.suppress(Exception):  # all rows were read, or another error is raised
+            with despite(Exception):  # all rows were read, or another error is raised
                 cursor.close()
 
 
@@ -352,9 +354,9 @@ class DatabaseSession(Connection):
         fork.current().connections.discard(self)
         # The driver's own connection first: another engine's close() may give it to a pool.
         raw, self.wrapper.connection = self.wrapper.connection, None
-        with contextlib.suppress(Exception):  # it is gone either way
+        with despite(Exception):  # it is gone either way
             raw.close()
-        with contextlib.suppress(Exception):
+        with despite(Exception):
             self.wrapper.close()
         with self._closing:
             file, self._file = self._file, None
@@ -407,10 +409,9 @@ def _fileno(wrapper: Any) -> int:
     connection = wrapper.connection
     # PyMySQL keeps its socket to itself.
     fileno = getattr(connection, "fileno", getattr(getattr(connection, "_sock", 0), "fileno", None))
-    try:
+    with despite(Exception):  # the driver has no such method, or no socket (any more)
         return int(fileno())  # type: ignore[misc]
-    except Exception:  # the driver has no such method, or no socket (any more)
-        return -1
+    return -1
 
 
 _of_parent: list[DatabaseSession] = []

@@ -280,19 +280,23 @@ class DatabaseBackend(DatabaseReader):
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.force_release()."""
         broken: Lease | None = None
+        lost = False
 
         def free(connection: Connection) -> bool:
-            nonlocal broken
+            nonlocal broken, lost
             dialect, ask = connection.dialect, connection.ask
             row = next(iter(dialect.rows(ask(dialect.one(name, for_update=True)))), None)
-            if row is None or row.token != token:
-                return False
-            if row.free:
-                return broken is not None  # done, but the answer was lost
+            if row is None or row.free or row.token != token:
+                return lost  # done, but the answer was lost; a waiter may have the lock by now
             rest = (row.until - row.now).total_seconds()
             claim = Claim(name, owner_of(row), rest, row.description, row.nonce)
             broken = claim.granted(token, clock())
-            return bool(ask(dialect.free(name, "broken", token=token, nonce=row.nonce)).affected)
+            try:
+                answer = ask(dialect.free(name, "broken", token=token, nonce=row.nonce))
+            except errors.StatementFailed as failed:
+                lost = lost or failed.maybe_applied
+                raise
+            return answer.affected > 0
 
         if not self._runner.work(free, deadline) or broken is None:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import math
@@ -21,7 +20,13 @@ from distlock.backends.database.connection import (
     CursorConnection,
     DatabaseSession,
 )
-from distlock.backends.database.errors import FileLocked, NoSession, StatementFailed, TableLocked
+from distlock.backends.database.errors import (
+    ConnectionLost,
+    FileLocked,
+    NoSession,
+    StatementFailed,
+    TableLocked,
+)
 from distlock.backends.database.statements import Result, Statement
 from distlock.backends.open_transactions import (
     TransactionOutcomeHook,
@@ -30,6 +35,7 @@ from distlock.backends.open_transactions import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import backoff, clock, left
+from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import start
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim
@@ -52,36 +58,45 @@ class ForkGate:
     never free them:
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_across_a_fork_
 
-    A fork without Python's hooks does not wait. If a statement was running then, the child uses
-    SQLite no more.
+    A fork without Python's hooks does not wait, and neither does one in the middle of a statement
+    of its own thread: that of a signal handler, or of a destructor. If a statement was running
+    then, the child uses SQLite no more.
     """
 
     def __init__(self) -> None:
-        #: whether a thread of the parent was inside of SQLite when this process was forked
+        #: whether the parent was inside of SQLite when this process was forked
         self.broken = False
         self._begin()
         os.register_at_fork(before=self._close, after_in_parent=self._open)
 
     def _begin(self) -> None:
         self.closed = threading.RLock()
-        self._closed_for_fork = False
+        #: how many forks of the thread that has closed it have begun, one inside of the other
+        self._forks = 0
+        #: whether the outermost of them came in the middle of a statement
+        self._is_inside = False
         self._process = fork.current()
         self._process.connections.add(self)
 
     def _close(self) -> None:
         fork.current()  # else it may have been closed by a thread of the parent
-        self.closed.acquire()
-        self._closed_for_fork = True
+        owned: bool = self.closed._is_owned()  # type: ignore[attr-defined]
+        self.closed.acquire()  # another thread may be forking, too
+        if not self._forks:
+            self._is_inside = owned
+        self._forks += 1
 
     def _open(self) -> None:
-        self._closed_for_fork = False
+        self._forks = max(self._forks - 1, 0)  # an interrupt may have ended _close()
         self.closed.release()
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: open it; the thread that had closed it may be the parent's."""
         if self._process is fork.current():  # a session has called this
             return
-        if not (self.broken or self._closed_for_fork):
+        if self._forks:
+            self.broken = self.broken or self._is_inside
+        elif not self.broken:
             # A thread of the child may have the number of the one that had closed it.
             owned: bool = self.closed._is_owned()  # type: ignore[attr-defined]
             self.broken = owned or not self.closed.acquire(blocking=False)
@@ -143,6 +158,8 @@ class SQLiteSession(DatabaseSession):
 
     def _ask_once(self, statement: Statement) -> Result:
         with gate.closed:
+            if self.wrapper.connection is None:
+                raise ConnectionLost("it was closed, or left to the parent of a fork")
             if statement.may_be_undone is not self._is_lean and self._level != _NORMAL:
                 self._set_lean(statement.may_be_undone)
             return super().ask(statement)
@@ -173,12 +190,14 @@ class SQLiteSession(DatabaseSession):
         if gate.broken:
             # Closing it would roll back the parent's transaction in the file. It is never deleted.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.wrapper.connection))
+            # This thread may go on with the parent's method: it must neither write nor close it.
+            self.wrapper.connection = None
         else:
             self._close()  # no statement is running, and the child must not keep its file locks
 
     def _close(self) -> None:
         # Django's close() leaves a connection open whose database is in memory.
-        with contextlib.suppress(Exception):
+        with despite(Exception):
             self.wrapper.connection.close()
 
 
@@ -192,13 +211,13 @@ def open_in_process(wrapper: Any, opened: Callable[[], DatabaseSession]) -> Data
         )
     if gate.broken:
         raise NoSession(
-            "another thread was writing to SQLite when this process was forked; start it again"
+            "this process was forked in the middle of a statement of SQLite; start it again"
         )
     try:
         with gate.closed:
             return opened()
     except Exception:  # after an interrupt the garbage collector closes it
-        with contextlib.suppress(Exception):  # there may be none yet
+        with despite(Exception):  # there may be none yet
             wrapper.connection.close()
         raise
 
