@@ -59,6 +59,7 @@ TESTS = [
         for name in ("atomic", "backend", "exclusion", "handover", "loss", "release", "waiting")
     ),
     "tests/celery/test_eager.py",
+    "tests/celery/test_queueing_interrupts.py",
     "tests/celery/test_running.py",
     "tests/zookeeper/test_environments.py",
 ]

@@ -84,17 +84,24 @@ class TaskExecution(RunningTask):
         busy or unavailable. If it was not requeued, raises LockBusy, LockUnavailable or
         ValueNotAgreed; LockLost if the lock was lost.
         """
-        outer = running_task.set(self)
+        outer = running_task.get()
         ended_by: BaseException | None = None
         try:
+            running_task.set(self)
             with activity(f"Celery task {self}"):
                 return body(*args, **kwargs)
         except (Reject, Retry, SystemExit, KeyboardInterrupt) as error:
             ended_by = error  # it may come again
             raise
         finally:
-            running_task.reset(outer)
+            # An interrupt may come before the end of this. Then messages._on_postrun() frees the
+            # queueing lock, unless another message of the task has it.
+            if self.request is not None:
+                self.request.distlock_settled = self.republished
+            running_task.set(outer)
             self._free_queue_lock(ended_by)
+            if self.request is not None:
+                self.request.distlock_settled = True
 
     def under_lock(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Take the task's lock, call the body, leave the lock; see run()."""
@@ -150,6 +157,7 @@ class TaskExecution(RunningTask):
             rate = checked_rate("rate", task.locking.rate)
             self._acquire(RateLimiter(name, *rate, using=alias, on_busy="raise"))
         self._start_queue_lock()
+        self.body_begun = True
         if task.locking.progress is None:
             return body(*args, **kwargs)
         name = str(self) if task.progress_name is None else task.progress_name(args, kwargs)
@@ -273,7 +281,11 @@ class TaskExecution(RunningTask):
             self.renewed = queueing.renew(handle, self.header.queue_claim_nonce, self)
         else:
             self.queue_lock_freed = True
-            queueing.release(handle)
+            try:
+                queueing.release(handle)
+            except BaseException:  # perhaps an interrupt at its first line
+                queueing.release_soon(handle)
+                raise
 
     def _free_queue_lock(self, error: BaseException | None) -> None:
         """Free the queueing lock at the end, unless the same task comes again."""

@@ -110,6 +110,8 @@ class RunningTask:
         self.lock: BaseLock | None = None
         #: the hold of its queueing lock that is renewed while it runs
         self.renewed: Hold | None = None
+        #: whether the body was called, or was about to be
+        self.body_begun = False
         #: whether the queueing lock was freed when the task started
         self.queue_lock_freed = False
         #: whether the task has been published again meanwhile
@@ -193,7 +195,7 @@ def _running_here(
 def _published_again(header: LockHeader, running: RunningTask) -> LockHeader:
     """Return the header for the next message of the same task, which keeps its queueing lock."""
     running.stop_renewal()
-    if running.lock is not None:  # it has run, and is retried for a reason of its own
+    if running.body_begun:  # it is retried for a reason of its own
         header = replace(header, busy=0, unavailable=0)
     if running.queue_lock_freed and header.queue_lock is not None:
         # A release that was not answered is repeated, and must not free the next hold.
@@ -363,10 +365,10 @@ def _on_revoked(*, sender: Any, request: Any, terminated: bool = False, **kwargs
 
 
 def _on_postrun(*, sender: Any, state: str, **kwargs: Any) -> None:
-    """Free the queueing lock of a task that has ended before its body was reached."""
+    """Free the queueing lock of a task that has ended, if its execution could not."""
     handle = _queue_lock(sender, sender.request)
-    has_run = sender.request._protected  # set by LockedTask.__call__()
-    if handle is not None and not has_run and state != states.RETRY:
+    is_settled = getattr(sender.request, "distlock_settled", False)  # set by TaskExecution
+    if handle is not None and not is_settled and state != states.RETRY:
         queueing.release(handle)
 
 

@@ -1,31 +1,24 @@
 """Tasks that are called as functions, or run in place of being queued."""
 
-import contextvars
-import dataclasses
-import gc
-import itertools
 import json
-import logging
 import threading
-from contextlib import suppress
 from functools import partial
 
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, chain, group
-from celery.exceptions import Retry, SoftTimeLimitExceeded
+from celery.exceptions import Retry
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from distlock import Lock, LockBusy, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
-from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, messages, queueing
+from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, messages
 from distlock.exceptions import BodyEnded
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
-from tests.contract.watch import eventually
-from tests.core.interrupting import CODE, interrupted
+from tests.celery.in_place import await_free, task_of
 
 
 @pytest.fixture(autouse=True)
@@ -90,17 +83,6 @@ class Forgetful(LocalBackend):
     def try_acquire(self, claim, deadline=None):
         super().try_acquire(claim, deadline)
         raise LockUnavailable("silence")
-
-
-def await_free(name):
-    """Wait until a lock is free, as it is soon."""
-    eventually(lambda: locks["default"].inspect(name).state is State.FREE)
-
-
-def task_of(app, function, **options):
-    function.__name__ = "body"  # a lambda's name is not one for Celery
-    given = {"name": "in.place", "shared": False, "base": LockedTask, **options}
-    return app.task(**given)(function)
 
 
 def test_a_function_call_takes_the_lock(app):
@@ -203,62 +185,6 @@ def test_a_retry_that_is_told_to_the_caller_leaves_the_queueing_lock(app):
     assert locks["default"].inspect("queueing:a").state is State.FREE
 
 
-# What an interrupt leaves to nobody is closed by the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_soft_time_limit_at_any_moment_leaves_no_lock(app, settings, caplog):
-    caplog.set_level(logging.CRITICAL)  # a logged error would keep the task's frames alive
-    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
-    task = task_of(app, lambda n: n, lock="a:{n}", queueing_lock="a:{n}", until="finished",
-                   queueing_ttl=2)  # fmt: skip
-    for moment in range(1, 10_000, 5):
-        # What is interrupted may leave the description of what goes on as it was then.
-        call = partial(contextvars.copy_context().run, task.delay, moment)
-        if interrupted(call, moment, SoftTimeLimitExceeded, CODE[:1]) is None:
-            break
-    assert moment > 300, "the interrupts did not reach the code"
-    gc.collect()
-    for number in range(1, moment, 5):
-        for name in (f"a:{number}", f"queueing:a:{number}"):
-            eventually(lambda: not Lock(name).locked())  # noqa: B023 - called at once
-
-
-@pytest.mark.parametrize("until", ["started", "finished"])
-def test_a_soft_time_limit_while_the_queueing_lock_is_freed_leaves_none(app, monkeypatch, until):
-    release, struck = LocalBackend.release, []
-
-    def strike(backend, lease, deadline=None):
-        if lease.name == "queueing:a" and not struck:
-            struck.append(lease)
-            raise SoftTimeLimitExceeded
-        return release(backend, lease, deadline)
-
-    monkeypatch.setattr(LocalBackend, "release", strike)
-    task = task_of(app, lambda: None, queueing_lock="a", until=until)
-    with suppress(SoftTimeLimitExceeded):
-        task.delay()
-    assert struck
-    eventually(lambda: locks["default"].inspect("queueing:a").state is State.FREE)
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_soft_time_limit_at_any_moment_leaves_no_seat(app, settings, caplog):
-    caplog.set_level(logging.CRITICAL)
-    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
-    task = task_of(app, lambda n: n, lock="a:{n}", slots=2)
-    for moment in range(1, 10_000, 5):
-        call = partial(contextvars.copy_context().run, task.delay, moment)
-        # One more is there, which must not be left for it, nor lost on a machine that stands still.
-        with Semaphore(f"a:{moment}", 2, lease=600):
-            ended = interrupted(call, moment, SoftTimeLimitExceeded, CODE[:1])
-            assert Semaphore(f"a:{moment}").held
-        if ended is None:
-            break
-    assert moment > 300, "the interrupts did not reach the code"
-    gc.collect()
-    for number in range(1, moment, 5):
-        eventually(lambda: not Semaphore(f"a:{number}").info().holders)  # noqa: B023
-
-
 def test_a_task_that_queues_itself_again_is_queued_already(app):
     found = []
 
@@ -357,20 +283,6 @@ def test_a_broker_that_is_away_leaves_nothing_queued(app):
     with pytest.raises(OperationalError):
         task.apply_async(retry=False)
     assert locks["default"].inspect("queueing:a").state is State.FREE
-
-
-def test_an_interrupt_before_the_broker_has_the_task_leaves_nothing_queued(app):
-    app.conf.task_always_eager = False
-    task = task_of(app, lambda n: n, queueing_lock="a:{n}")
-    for moment in itertools.count(1):
-        call = partial(task.delay, moment)
-        code = (messages.__file__, queueing.__file__, dataclasses.__file__)
-        interrupt = interrupted(call, moment, code=code)
-        if not app.control.purge():
-            await_free(f"queueing:a:{moment}")
-        if interrupt is None:
-            assert moment > 40, "the interrupts did not reach the code"
-            break
 
 
 def test_a_task_that_fails_before_its_body_is_not_queued_any_more(app):

@@ -2,12 +2,14 @@
 
 import pytest
 from celery import Celery
+from celery.exceptions import Retry
 
 from distlock import LockBusy, LockTimeout, LockUnavailable, NotSupported, locks
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.local_store import LocalStore
 from distlock.celery import SKIPPED, LockedTask, locked_task
+from distlock.celery.messages import HEADER
 from distlock.concurrency.clock import clock
 from distlock.recipes import RateLimiter
 from distlock.types.lease import State
@@ -90,6 +92,52 @@ class TestInPlace:
         other = task(name="other", rate="1/h", rate_name=lambda x: f"api:{x}", on_busy="skip")
         assert [one(1), other(1), other(2), one(2)] == ["ran", None, "ran", None]
         assert RateLimiter("api:1", 1, 3600).info().taken == 1
+
+    @pytest.fixture
+    def next_header(self, monkeypatch, app):
+        """``next_header(task, header)``: run its message; return the header of the next one."""
+        app.conf.task_always_eager = False
+        sent = []
+
+        def send_task(*args, headers, **options):
+            sent.append(headers[HEADER])
+            return "result"
+
+        def run(task, header):
+            headers = {HEADER: {"task_id": "x", **header}}
+            request = {"id": "x", "called_directly": False, "args": [], "kwargs": {}}
+            task.push_request(headers=headers, **request)
+            try:
+                with pytest.raises(Retry):
+                    task()
+            finally:
+                task.pop_request()
+            return sent.pop()
+
+        monkeypatch.setattr(app, "send_task", send_task)
+        return run
+
+    @pytest.mark.parametrize("options", [{}, {"lock": "a"}], ids=["rate", "lock and rate"])
+    def test_it_is_queued_again_as_often_as_the_busy_limit(self, task, next_header, options):
+        limited = task(rate="1/h", busy_delay=0.01, busy_limit=2, **options)
+        limited()
+        header = {}
+        for times in (1, 2):
+            header = next_header(limited, header)
+            assert header["busy"] == times
+        with pytest.raises(LockTimeout, match="each of 3 times"):
+            next_header(limited, header)
+        assert len(limited.ran) == 1
+
+    @pytest.mark.parametrize("options", [{}, {"lock": "a"}], ids=["rate", "lock and rate"])
+    def test_the_busy_times_before_a_run_do_not_count_after_it(self, app, next_header, options):
+        def body(self):
+            raise self.retry(countdown=0)
+
+        given = {"name": "in.place", "shared": False, "base": LockedTask, "bind": True, **options}
+        retried = app.task(rate="1/h", **given)(body)
+        header = next_header(retried, {"busy": 3, "unavailable": 2})
+        assert (header["busy"], header["unavailable"]) == (0, 0)
 
     def test_without_a_backend_nothing_runs(self, task, monkeypatch):
         def away(*args, **kwargs):
