@@ -104,7 +104,7 @@ class ZooKeeperContender:
         while (until := self._wakes_at()) > clock():
             if (yield Wait(self._pending, until)):
                 return True
-        return False
+        return self._pending.answered  # by an interrupt, too, if this thread ran the protocol
 
     def cancel(self) -> None:
         """Give up, and free the lock if it was granted by then."""
@@ -148,8 +148,13 @@ class ZooKeeperContender:
             return
         except KazooException as error:
             self._pending.fail(self._client.unavailable("refuses", error))
-        except Exception as error:  # LockUnavailable; or a mistake, which must not be waited for
+        except LockUnavailable as error:
             self._pending.fail(error)
+        except Exception as error:
+            # A mistake, which must not be waited for; or an interrupt, as Celery's soft time limit,
+            # of a caller that has given up, or that has its answer already.
+            if not self._pending.fail(error):
+                raise
         else:
             awaited.then(self._go_on)
 

@@ -164,10 +164,10 @@ class Reply:
         return self.value
 
     def then(self, callback: Callable[[Reply], object]) -> None:
-        """Call back when the answer is there, which may be now."""
+        """Call back when the answer is there, which may be now; then its errors are raised."""
         self._callbacks.append(callback)
         if self.done:
-            self._call_back()
+            self._call_back(raises=True)
 
     def wait(self, seconds: float) -> bool:
         """Block until the answer is there; False if it is not in time."""
@@ -175,12 +175,14 @@ class Reply:
         self.then(lambda _: answered.set())
         return answered.wait(seconds)
 
-    def settle(self, value: Any = None, error: Exception | None = None) -> None:
-        """Give the answer, once."""
+    def settle(
+        self, value: Any = None, error: Exception | None = None, *, raises: bool = False
+    ) -> None:
+        """Give the answer, once. Errors of the callback are logged; raised with ``raises``."""
         self.value, self.error, self.done = value, error, True
-        self._call_back()
+        self._call_back(raises=raises)
 
-    def _call_back(self) -> None:
+    def _call_back(self, *, raises: bool = False) -> None:
         # Both settle() and then() may come here; pop() decides which of them makes the call. It
         # takes the lock of the list, as append() does: so one of the two sees what the other did.
         while True:
@@ -191,6 +193,8 @@ class Reply:
             try:
                 callback(self)
             except Exception:  # or the connection would break for everyone
+                if raises:
+                    raise
                 thread_logger.exception("a callback of the ZooKeeper client failed")
 
 
@@ -243,7 +247,8 @@ class NodeWatches:
             if (removed := self._remove(path, watch)) and path not in self._by_path:
                 self._send([RemoveWatches(path)])
         if removed:
-            watch.settle()
+            # An interrupt of the callback, as by Celery's soft time limit, is the caller's.
+            watch.settle(raises=True)
 
     def on_event(self, type: int, path: str) -> None:
         """End the watches of ``path``: the server has sent their event."""
