@@ -8,6 +8,7 @@ import pytest
 from distlock import Lock, locks
 from distlock.backends.etcd import watches
 from distlock.backends.etcd.messages import get
+from distlock.exceptions import BodyEnded
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
@@ -216,6 +217,17 @@ def test_an_error_of_one_callback_keeps_no_other_from_being_called(client, told,
     revision(client, name)
     assert told.wait(PATIENCE)
     eventually(lambda: "ZeroDivisionError" in caplog.text)
+
+
+def test_what_comes_to_a_thread_in_a_callback_is_its_own(client, told, name):
+    """What a key has told already is called back by who adds the watch: an interrupt is for it."""
+
+    def interrupt():
+        raise BodyEnded("the lock around this was lost")
+
+    client.watches.add(name, followed(client, name), told)
+    with pytest.raises(BodyEnded):
+        client.watches.add(name, 0, interrupt)
 
 
 def test_a_lease_whose_answer_was_lost_is_one_lease(configure, proxied, new_leases):

@@ -8,6 +8,7 @@ import pytest
 
 from distlock import Lock, LockLost, LockNotHeld
 from distlock.backends import etcd as package
+from distlock.exceptions import BodyEnded
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
@@ -53,6 +54,26 @@ def test_while_a_lock_is_freed(using, name):
             break
     assert moment > 20, "the interrupts did not reach the code"
     others_get(made)
+
+
+def test_the_loss_of_an_outer_lock_reaches_who_frees_another(using, name):
+    """Also while a long lease is ended, which may fail otherwise."""
+
+    def free():
+        try:
+            lock.release()
+        except BodyEnded:
+            reached.append(moment)
+            raise
+
+    reached = []
+    for moment in itertools.count(1):
+        lock = Lock(f"{name}:{moment}", using=using, lease=400)
+        lock.acquire()
+        if interrupted(free, moment, BodyEnded, CODE) is None:
+            break
+    assert moment > 20, "the interrupts did not reach the code"
+    assert reached == [*range(1, moment)]
 
 
 @pytest.mark.slow

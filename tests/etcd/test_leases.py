@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from distlock import Lock, LockLost, LockUnavailable, locks
+from distlock.backends.etcd.client import EtcdClient
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
@@ -250,6 +251,136 @@ def test_a_cancelled_claim_leaves_neither_key_nor_lease(backend, etcd, new_lease
     backend.cancel(claim)
     assert not new_leases()
     assert not etcd.keys(f"/distlock/locks/{name}/")
+
+
+@pytest.fixture
+def late_refusal(monkeypatch):
+    """An attempt for a lock that is held; its answer is kept back until ``end()``."""
+
+    class Late:
+        def __init__(self):
+            self.answered, self._go_on, self._pool = (
+                threading.Event(),
+                threading.Event(),
+                ThreadPoolExecutor(),
+            )
+
+        def attempt(self, backend, claim):
+            def txn(client, compare, *others, **options):
+                reply = original(client, compare, *others, **options)
+                if compare and not self.answered.is_set():
+                    self.answered.set()
+                    assert self._go_on.wait(PATIENCE)
+                return reply
+
+            original = EtcdClient.txn
+            monkeypatch.setattr(EtcdClient, "txn", txn)
+            attempt = self._pool.submit(backend.try_acquire, claim)
+            assert self.answered.wait(PATIENCE)
+            return attempt
+
+        def end(self):
+            self._go_on.set()
+            self._pool.shutdown()
+
+    late = Late()
+    yield late
+    late.end()
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["under way", "failed"])
+def test_a_lease_that_a_cancel_ends_is_used_for_no_other_hold(
+    configure, proxied, etcd, late_refusal, new_leases, name, has_failed
+):
+    """The answer of the cancelled attempt comes while its lease is about to be ended."""
+    proxy = proxied("etcd")
+    backend, other = locks[configure()], locks["other"]
+    claim = Claim(name, current_owner(), 30.0)
+    held = other.try_acquire(Claim(name, current_owner(), 30.0))
+    attempt = late_refusal.attempt(backend, claim)
+    (named,) = new_leases() - {lease_of(etcd, name)}
+    delay = proxy.delay(b"lease/revoke")
+    with ThreadPoolExecutor() as pool:
+        cancelling = pool.submit(backend.cancel, claim, clock() + (3 if has_failed else PATIENCE))
+        assert delay.kept_back.wait(PATIENCE)
+        if has_failed:
+            with pytest.raises(LockUnavailable):
+                cancelling.result(PATIENCE)
+        late_refusal.end()
+        assert attempt.result(PATIENCE) is None
+        lease = backend.try_acquire(Claim(f"{name}:another", current_owner(), 30.0))
+        uses = lease_of(etcd, lease.name)
+        delay.end()
+        if not has_failed:
+            cancelling.result(PATIENCE)
+    backend.cancel(claim)  # it is repeated later
+    assert backend.verify(lease)
+    assert uses != named
+    assert backend.release(lease)
+    assert other.release(held)
+
+
+def test_a_cancel_that_failed_ends_the_lease_when_it_is_repeated(
+    configure, proxied, new_leases, name
+):
+    proxy = proxied("etcd")
+    backend = locks[configure()]
+    claim = Claim(name, current_owner(), 30.0)
+    backend.try_acquire(claim)
+    delay = proxy.delay(b"lease/revoke")
+    with pytest.raises(LockUnavailable):
+        backend.cancel(claim, clock() + 3)
+    assert new_leases()
+    backend.cancel(claim)
+    delay.end()
+
+
+def test_a_break_whose_answer_was_lost_ends_no_lease_of_another_hold(
+    backend, etcd, monkeypatch, name
+):
+    """The holder has left the lock meanwhile, and its lease is another lock's."""
+    lease = backend.try_acquire(Claim(name, current_owner(), 30.0))
+    used, txn, others = lease_of(etcd, name), EtcdClient.txn, []
+
+    def late(client, compare, *parts, **options):
+        if compare:
+            monkeypatch.setattr(EtcdClient, "txn", txn)
+            assert backend.release(lease)
+            others.append(backend.try_acquire(Claim(f"{name}:2", current_owner(), 30.0)))
+        reply = txn(client, compare, *parts, **options)
+        return replace(reply, repeated=bool(compare))
+
+    monkeypatch.setattr(EtcdClient, "txn", late)
+    locks["other"].force_release(name, lease.token)
+    (another,) = others
+    assert lease_of(etcd, another.name) == used
+    assert backend.release(another)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_place_in_the_queue_is_had_though_leases_that_were_kept_are_gone(
+    using, etcd, new_leases, name, number
+):
+    leave_dead_leases(using, etcd, new_leases, name, number)
+    with Lock(name, using="other"):
+        assert not Lock(name, using=using).acquire(timeout=0.1)
+
+
+def test_a_lock_is_had_though_several_leases_that_were_kept_are_gone(using, etcd, new_leases, name):
+    leave_dead_leases(using, etcd, new_leases, name, 3)
+    with Lock(name, using=using, lease=10) as lock:
+        lock.verify()
+
+
+def leave_dead_leases(using, etcd, new_leases, name, number):
+    """Have the first client keep leases that have ended; they are as long as those of places."""
+    made = [Lock(f"{name}:{one}", using=using, lease=10) for one in range(number)]
+    for lock in made:
+        lock.acquire()
+    for lock in made:
+        lock.release()
+    for lease in new_leases():
+        etcd.revoke(lease)
 
 
 def test_a_broken_hold_leaves_no_lease(using, new_leases, name):

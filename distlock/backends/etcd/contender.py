@@ -119,20 +119,30 @@ class EtcdContender:
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
     ) -> Lease | QueuePosition:
         """Put the holder's key if ``compare`` is true; else return who has the lock or is ahead."""
+        return self._with_lease(partial(self._grant_once, compare, success, deadline))
+
+    def _with_lease(self, request: Callable[[bool], T]) -> T:
+        """Make a request with a lease that was kept, or a new one: it is given whether a new one.
+
+        Those that were kept may have been ended by somebody, all at once.
+        """
         try:
-            return self._grant_once(compare, success, deadline)
+            return request(False)
         except LeaseNotFound as error:
             if error.maybe_applied:
                 raise
-            # A lease that was kept for this has been ended by somebody.
-            return self._grant_once(compare, success, deadline)
+        return request(True)
 
     def _grant_once(
-        self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
+        self,
+        compare: Sequence[Json],
+        success: Sequence[Json],
+        deadline: float | None,
+        is_new: bool,
     ) -> Lease | QueuePosition:
         claim, leases = self._claim, self._leases
         ttl = whole_seconds(claim.reserved)
-        lease = leases.get(claim, ttl, claim.duration, deadline)
+        lease = leases.get(claim, ttl, claim.duration, deadline, is_new=is_new)
         key = f"{self._keys.holds_of(claim.nonce)}{lease.id:x}"
         data = KeyData.of(claim, lease.ttl)
         operations = [put(key, data.to_value(), lease.id), *success]
@@ -144,14 +154,15 @@ class EtcdContender:
         if not reply.succeeded:
             position = self._position(reply)
             if position.holder is None or position.holder.key != key:
-                if not reply.repeated:
-                    leases.release_name(claim.nonce, lease.id)  # another claim's from here on
-                leases.put(lease, ttl, deadline, reusable=not reply.repeated)
+                if reply.repeated:
+                    leases.put(lease, ttl, deadline, reusable=False)
+                elif leases.release_name(claim.nonce, lease.id):  # else cancel() ends it
+                    leases.put(lease, ttl, deadline)
                 return position
             revision = position.holder.created  # an earlier request has put it, without an answer
-        grant = EtcdGrant(key, revision, revision, lease, ttl, data, not self._unsure)
-        leases.granted(claim, grant)
-        if not self._unsure:
+        reusable = not self._unsure and leases.release_name(claim.nonce, lease.id)
+        leases.granted(claim, EtcdGrant(key, revision, revision, lease, ttl, data, reusable))
+        if self._place is None and not self._unsure:
             leases.forget_requests(claim.nonce)
         return claim.granted(revision, lease.sent_at)
 
@@ -159,7 +170,10 @@ class EtcdContender:
 
     def _join(self, deadline: float | None = None) -> QueuePosition:
         """Get a place in the queue; step 2."""
-        place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
+        return self._with_lease(partial(self._join_once, deadline))
+
+    def _join_once(self, deadline: float | None, is_new: bool) -> QueuePosition:
+        place = self._leases.get(self._claim, _PLACE, _PLACE, deadline, is_new=is_new)
         self._place, self._place_revision = place, 0
         data = KeyData.of(self._claim, place.ttl)
         reply = self._client.txn(
@@ -242,9 +256,10 @@ class EtcdContender:
         finally:
             self._unwatch()
         if not self._unsure:
+            place = self._place
+            if place is not None and self._leases.release_name(self._claim.nonce, place.id):
+                self._leases.put(place, _PLACE)
             self._leases.forget_requests(self._claim.nonce)
-            if self._place is not None:
-                self._leases.put(self._place, _PLACE)
         elif lease is None:
             self._undo()
         return lease

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from distlock.backends.etcd.client import EtcdClient, EtcdLease, new_lease_id
@@ -20,6 +20,7 @@ from distlock.backends.etcd.messages import (
     txn,
 )
 from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import despite
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
@@ -75,6 +76,18 @@ class EtcdGrant:
         return self.lease.sent_at + max(self.lease.ttl, self.data.lasts)
 
 
+@dataclass(slots=True, eq=False)
+class _Named:
+    """The leases that requests of one claim have named, by what is to come of them."""
+
+    #: when no request of the claim can be on its way any more
+    until: float
+    #: Each is of the thread that removes it from here: to use it for another hold, or to end it.
+    open: list[int] = field(default_factory=list)
+    #: Those to end. None is used again: a request to end it may be carried out late.
+    ending: list[int] = field(default_factory=list)
+
+
 def whole_seconds(seconds: float) -> int:
     """Return the length of a lease that lasts for at least ``seconds``."""
     return max(-int(-seconds // 1), SHORTEST)
@@ -94,17 +107,31 @@ class Leases:
         self._unused: dict[int, list[EtcdLease]] = {}
         #: the holds that were granted here, by nonce
         self.holds: dict[str, EtcdGrant] = {}
-        #: the leases that were named in requests of a claim, by nonce; and until when that matters
-        self._named: dict[str, tuple[list[int], float]] = {}
+        #: the leases that were named in requests of a claim, by nonce
+        self._named: dict[str, _Named] = {}
         self._many = _MANY
 
     # Leases
 
-    def get(self, claim: Claim, ttl: int, duration: float, deadline: float | None) -> EtcdLease:
-        """Return a lease of so many whole seconds for ``duration`` seconds of a claim."""
+    def get(
+        self,
+        claim: Claim,
+        ttl: int,
+        duration: float,
+        deadline: float | None,
+        *,
+        is_new: bool = False,
+    ) -> EtcdLease:
+        """Return a lease of so many whole seconds for ``duration`` seconds of a claim.
+
+        ``is_new``: not one that was kept.
+        """
         self._drop_ended()
-        named, _ = self._named.setdefault(claim.nonce, ([], clock() + claim.reserved + ttl))
-        unused = self._unused.get(ttl, [])
+        until = clock() + claim.reserved + ttl
+        names = self._named.setdefault(claim.nonce, _Named(until))
+        names.until = max(names.until, until)
+        named = names.open
+        unused = [] if is_new else self._unused.get(ttl, [])
         while unused:
             with suppress(IndexError):  # another thread was first
                 lease = unused.pop()
@@ -138,7 +165,7 @@ class Leases:
         ``client`` asks it, in place of the usual one.
         """
         if lease_id:
-            with suppress(LockError):
+            with despite(LockError):
                 (client or self._client).revoke(lease_id, deadline)
 
     def give_back(self, nonce: str, lease_id: int, deadline: float | None) -> None:
@@ -147,22 +174,37 @@ class Leases:
         if hold is not None and hold.reusable and hold.lease.id == lease_id:
             self.put(hold.lease, hold.ttl, deadline)
             return
-        ends = {lease_id, *self.named(nonce)}
+        ends = {lease_id, *self.to_end(nonce)}
         if hold is not None:
             ends.add(hold.lease.id)
         for one in ends:
             self.end(one, deadline)
         self.forget_requests(nonce)
 
-    def named(self, nonce: str) -> list[int]:
-        """Return the leases that requests of a claim may have named and not left."""
-        named, _ = self._named.get(nonce, ([], 0.0))
-        return [*named]
+    def to_end(self, nonce: str) -> list[int]:
+        """Return the leases that requests of a claim may name; the caller is to end them.
 
-    def release_name(self, nonce: str, lease_id: int) -> None:
-        """Note that no request of a claim that names this lease is on its way any more."""
-        with suppress(ValueError):
-            self._named.get(nonce, ([], 0.0))[0].remove(lease_id)
+        They are the same again if that fails, and it is tried once more.
+        """
+        names = self._named.get(nonce)
+        if names is None:
+            return []
+        for one in [*names.open]:
+            if self.release_name(nonce, one):
+                names.ending.append(one)
+        return [*names.ending]
+
+    def release_name(self, nonce: str, lease_id: int) -> bool:
+        """Note that no request of a claim that names this lease is on its way any more.
+
+        False if another thread ends it: then it must not be used again.
+        """
+        names = self._named.get(nonce)
+        if names is not None:
+            with suppress(ValueError):  # another thread was first
+                names.open.remove(lease_id)
+                return True
+        return False
 
     def forget_requests(self, nonce: str) -> None:
         """Note that no request of a claim is on its way any more."""
@@ -190,8 +232,8 @@ class Leases:
             for known, one in self.holds.copy().items():
                 if one.ends < now:
                     self.holds.pop(known, None)
-            for known, (_, until) in self._named.copy().items():
-                if until < now:
+            for known, names in self._named.copy().items():
+                if names.until < now:
                     self._named.pop(known, None)
             self._many = 2 * (len(self.holds) + len(self._named)) + _MANY
 

@@ -106,7 +106,7 @@ class EtcdBackend(BackendWithNames):
             )
         except LeaseNotFound:
             return False  # the lease has ended, and the key with it
-        for one in {*self._leases.named(lease.nonce)} - {hold.lease.id}:
+        for one in {*self._leases.to_end(lease.nonce)} - {hold.lease.id}:
             self._leases.end(one, deadline)
         self._leases.forget_requests(lease.nonce)
         return reply.succeeded or reply.repeated
@@ -140,6 +140,7 @@ class EtcdBackend(BackendWithNames):
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         keys, nonce = self._keys(claim.name), claim.nonce
         self._leases.holds.pop(nonce, None)
+        self._leases.to_end(nonce)  # before their keys are gone: from here on none is used again
         reply = self.client.do(
             [
                 delete(keys.holds_of(nonce), prefix=True, prev_kv=True),
@@ -148,8 +149,8 @@ class EtcdBackend(BackendWithNames):
             deadline,
         )
         # A late request can put a key no more if the lease that it names has ended.
-        named = {kv.lease for kv in (*reply.deleted(0), *reply.deleted(1))}
-        for lease_id in named.union(self._leases.named(nonce)) - {0}:
+        bound = {kv.lease for kv in (*reply.deleted(0), *reply.deleted(1))}
+        for lease_id in bound.union(self._leases.to_end(nonce)) - {0}:
             self.client.revoke(lease_id, deadline)
 
     def discard_local(self, lease: Lease) -> None:
@@ -175,7 +176,8 @@ class EtcdBackend(BackendWithNames):
         )
         if not reply.succeeded and not reply.repeated:
             return None
-        self._leases.end(entry.lease, deadline)
+        if reply.succeeded:  # else its holder may have left it, and another hold has the lease
+            self._leases.end(entry.lease, deadline)
         data = entry.data
         claim = Claim(name, data.owner, data.lasts, data.description, entry.nonce)
         lease = Lease(claim, token, 0.0)

@@ -97,8 +97,9 @@ class Watches(ThreadOnDemand[None]):
         """Call back once when a key changes, or may have changed, after the revision ``since``.
 
         The callback runs on the thread of the watches, or before this returns, and must not block.
-        With ``prefix`` it is for all keys that begin with ``key``; ``deletes_only``: for no other
-        changes. RuntimeError if the thread is needed, and no more threads can be started.
+        Its errors in the latter case are raised here. With ``prefix`` it is for all keys that begin
+        with ``key``; ``deletes_only``: for no other changes. RuntimeError if the thread is needed,
+        and no more threads can be started.
         """
         watch, is_set = KeyWatch((key, prefix, deletes_only), since, self._cancel), False
         try:
@@ -110,8 +111,8 @@ class Watches(ThreadOnDemand[None]):
                 self._have_thread().put(None)
                 if (stream := self._stream) is not None:
                     stream.wake()
-            elif since < followed.last:
-                self._answer(watch)
+            elif since < followed.last and self._watches.pop(watch, None) is not None:
+                callback()  # what is raised here is the caller's own: it may be an interrupt
             is_set = True
         finally:
             if not is_set:  # nobody would have the watch to cancel it
