@@ -58,6 +58,11 @@ class Work:
         )
 
     @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that does it, None if that is gone."""
+        return self._strand.thread()
+
+    @property
     def is_here(self) -> bool:
         """Whether it is of the current thread."""
         return self._strand is current_work()[0]

@@ -60,7 +60,7 @@ class Ticket:
     #: whether it waits for a limited time
     limited: bool = False
     #: in which thread it was made
-    thread: threading.Thread = field(default_factory=threading.current_thread)
+    thread: threading.Thread | None = field(default_factory=threading.current_thread)
     #: whether it has had its turn; the holder of the lock keeps it until it leaves
     called: bool = False
     #: whether the lock, which it had, is being freed: nobody is in it any more
@@ -71,6 +71,13 @@ class Ticket:
     since: float = 0.0
     #: answered when it is its turn; None if it was at once
     turn: Pending[bool] | None = None
+
+    def note_leaving(self, job: Entrant | None = None) -> None:
+        """Note that the lock is being freed, or that a job has it to which its task has left it."""
+        if job is None or job.job is None or job.work is None:
+            self.leaving = True
+        else:
+            self.owner, self.entry, self.thread = job.job, job, job.work.thread
 
     def stands_still_for(self, other: Ticket) -> bool:
         """Return whether its owner cannot go on before the owner of another ticket does.

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
-from distlock import Lock, LockDeadlock, LockError
+from distlock import Lock, LockDeadlock, LockError, LockNotHeld
 from distlock.activity import activity
 from distlock.recipes import MultiLock, RWLock, Semaphore
 from tests.contract.actors import PATIENCE
@@ -311,6 +311,50 @@ async def test_what_a_job_holds_by_entering_keeps_the_lock_when_the_task_was_can
     assert not await Lock("stock").aacquire(blocking=False)
     leave.set()
     assert await Lock("stock").aacquire(timeout=PATIENCE)
+
+
+async def left_to_its_job(lock):
+    """Let a job enter what this task holds, and leave it; return the job and what ends it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def work():
+        with Lock(lock.name) as inner:
+            entered.set()
+            leave.wait(PATIENCE)
+            return inner.held
+
+    async with lock:
+        job = asyncio.get_running_loop().run_in_executor(None, work)
+        waiting = asyncio.shield(job)
+        asyncio.create_task(asyncio.to_thread(entered.wait, PATIENCE)).add_done_callback(
+            lambda _: waiting.cancel()
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    return job, leave.set
+
+
+async def test_a_task_that_has_left_its_lock_to_a_job_does_not_hold_it():
+    lock = Lock("stock")
+    job, end = await left_to_its_job(lock)
+    assert not lock.held
+    with pytest.raises(LockNotHeld):
+        lock.check()
+    with pytest.raises(LockNotHeld):
+        await lock.arelease()
+    assert not await asyncio.create_task(Lock("stock").aacquire(blocking=False))
+    end()
+    assert await job
+    assert await lock.aacquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("who", [wait_for, lambda: asyncio.create_task(wait_for())])
+async def test_it_and_its_child_task_wait_for_the_job(who):
+    job, end = await left_to_its_job(Lock("stock"))
+    asyncio.get_running_loop().call_later(0.3, end)
+    async with asyncio.timeout(PATIENCE):
+        assert await who()
+        assert await job
 
 
 # Circles
