@@ -25,7 +25,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import call_after, start, thread_logger
-from distlock.concurrency.work import awaits, runs_the_loop, thread_awaiting
+from distlock.concurrency.work import awaits, jobs_awaiting, runs_the_loop, thread_awaiting
 from distlock.conf import locks
 from distlock.exceptions import LockDeadlock, LockError
 from distlock.records.seat_requests import ProcessSession
@@ -94,7 +94,10 @@ class Ticket:
             return any(awaits(own, one) for one in (jobs if task is None else [task]))
         if self.thread is other.thread:
             return task is None or runs_the_loop(task)
-        return task is not None and thread_awaiting(task) is self.thread
+        if task is None or thread_awaiting(task) is not self.thread:
+            return False
+        jobs = [] if self.entry.work is None else self.entry.work.futures()
+        return not jobs or jobs[0] in jobs_awaiting(task)  # another one runs meanwhile
 
 
 class LocalQueue:

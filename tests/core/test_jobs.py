@@ -390,6 +390,45 @@ async def test_so_it_is_in_the_loop_of_a_server():
         await sync_to_async(view)()
 
 
+def by_async_to_sync(call):
+    return sync_to_async(async_to_sync(call))()
+
+
+def by_run(call):
+    return asyncio.to_thread(lambda: asyncio.run(call()))
+
+
+@pytest.mark.parametrize("outer", [by_async_to_sync, by_run])
+@pytest.mark.parametrize("inner", [by_async_to_sync, by_run, lambda call: call()])
+async def test_so_is_one_that_its_own_task_waits_for_through_jobs(outer, inner):
+    async def middle():
+        return await inner(wait_for)
+
+    async with asyncio.timeout(PATIENCE), Lock("stock"):
+        with pytest.raises(LockDeadlock):
+            await outer(middle)
+
+
+def test_a_task_waits_for_a_job_of_the_thread_that_waits_for_both():
+    entered = asyncio.Event()
+
+    def work(loop):
+        with Lock("stock"):
+            loop.call_soon_threadsafe(entered.set)
+            eventually(lambda: in_line("default", "stock") == 2)
+            time.sleep(0.3)
+
+    async def other():
+        await entered.wait()
+        return await wait_for()
+
+    async def both():
+        job = sync_to_async(work)(asyncio.get_running_loop())
+        return await asyncio.gather(job, other())
+
+    assert async_to_sync(both)() == [None, True]
+
+
 def test_a_circle_over_a_nested_piece_of_work_is_found():
     reached = threading.Event()
 
