@@ -22,10 +22,11 @@ from asyncio import Future as TaskFuture
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from asgiref.current_thread_executor import CurrentThreadExecutor
 from asgiref.sync import AsyncToSync
 
 
@@ -56,6 +57,11 @@ class Work:
             or (self._job is not None and self._job.over)
             or self._is_done()
         )
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that does it, None if that is gone."""
+        return self._strand.thread()
 
     @property
     def is_here(self) -> bool:
@@ -296,10 +302,12 @@ def _nearest_job(
 
 
 def awaits(task: asyncio.Task[Any], outcome: Future[Any] | asyncio.Task[Any]) -> bool:
-    """Return whether a task awaits a job or another task, be it through other tasks."""
+    """Return whether a task awaits a job or another task, be it through other tasks and jobs."""
     found: list[Future[Any] | asyncio.Task[Any]] = [outcome]
     for one in found:  # it grows meanwhile
         found += [each for each in tasks_awaiting(one) if each not in found]
+        if isinstance(one, asyncio.Task):
+            found += [each for each in jobs_awaiting(one) if each not in found]
     return task in found[1:]
 
 
@@ -344,17 +352,49 @@ def runs_the_loop(task: asyncio.Task[Any]) -> bool:
 
 def thread_awaiting(task: asyncio.Task[Any]) -> threading.Thread | None:
     """Return the thread that waits in async_to_sync() for a task or for its whole event loop."""
-    executor: Any = AsyncToSync.loop_thread_executors.get(task.get_loop())
-    if executor is not None:
-        return executor._work_thread  # type: ignore[no-any-return]
+    executor = _executor_awaiting(task)
+    return None if executor is None else executor._work_thread
+
+
+def jobs_awaiting(task: asyncio.Task[Any]) -> list[Future[Any]]:
+    """Return the jobs that wait for a task in async_to_sync(), or by running its event loop.
+
+    A thread that waits in async_to_sync() runs other jobs meanwhile, which are not among them.
+    """
+    if executor := _executor_awaiting(task):
+        thread = executor._work_thread.ident
+    else:
+        thread = getattr(task.get_loop(), "_thread_id", None)
+    waits: dict[CodeType, tuple[str, object]] = {
+        CurrentThreadExecutor.run_until_future.__code__: ("self", executor),
+        asyncio.BaseEventLoop.run_until_complete.__code__: ("future", task),
+    }
+    frame = sys._current_frames().get(thread or 0)
+    while frame is not None:
+        name, awaited = waits.get(frame.f_code, ("", task))
+        if name and frame.f_locals.get(name) is awaited:
+            break
+        frame = frame.f_back
+    jobs = []
+    while frame is not None:
+        _, job, frame = _nearest_job(frame)
+        if isinstance(job, Future):
+            jobs.append(job)
+    return jobs
+
+
+def _executor_awaiting(task: asyncio.Task[Any]) -> CurrentThreadExecutor | None:
+    executor: CurrentThreadExecutor | None
+    if executor := AsyncToSync.loop_thread_executors.get(task.get_loop()):
+        return executor
     # In the loop of a server: the task is the call itself.
     frame = getattr(task.get_coro(), "cr_frame", None)
     if frame is None or frame.f_code is not AsyncToSync.main_wrap.__code__:
         return None
     for callback in _callbacks(frame.f_locals["call_result"]):
         for value in _closed_over(callback).values():
-            if isinstance(thread := getattr(value, "_work_thread", None), threading.Thread):
-                return thread
+            if isinstance(value, CurrentThreadExecutor):
+                return value
     return None
 
 

@@ -16,9 +16,9 @@ from distlock.types.lease import Claim, Lease, LockInfo, LockKey, State
 
 #: Seconds between two looks at a lock that another of the same owner's name asks for.
 _FOLLOW_PAUSE = 0.05
-#: Seconds after which one who waits without a limit is looked at again: who waits for its task, or
-#: awaits its job, may not have begun to when it came.
-_DEADLOCK_PAUSE = 0.2
+#: Seconds after which one who waits without a limit is looked at again, at first and at most: who
+#: waits for its task, or awaits its job, may not have begun to when it came.
+_DEADLOCK_PAUSE, _MAX_DEADLOCK_PAUSE = 0.2, 5.0
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
 _FRESH = 2 / 3
@@ -78,8 +78,10 @@ def wait_for_turn(
         if hold is not None and hold.named and hold.lost_error() is None:
             ticket.joined = True
         turn = ticket.turn if until is None else None
-        if turn is not None and not (yield Wait(turn, clock() + _DEADLOCK_PAUSE)):
+        pause = _DEADLOCK_PAUSE
+        while turn is not None and not (yield Wait(turn, clock() + pause)):
             queue.check_deadlock(ticket)
+            pause = min(2 * pause, _MAX_DEADLOCK_PAUSE)
         if ticket.joined or (yield from _wait(ticket, until)):
             return True
     return request.named and (yield from _follow(request, ticket, request.answer_due))

@@ -13,7 +13,7 @@ from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.work import Work
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.types.lease import RELIED_ON, Lease, LockInfo, LockKey, State
+from distlock.types.lease import RELIED_ON, Lease, LockInfo, LockKey, Owner, State
 from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
@@ -39,6 +39,8 @@ class Entrant:
     reentrant: bool = True
     #: seconds after the grant at which this process gives the hold up
     at_most: float | None = None
+    #: who a job is that has entered the hold of a task which awaits it
+    job: Owner | None = None
 
 
 def task_of(entry: Entrant) -> asyncio.Task[object] | None:
@@ -47,7 +49,7 @@ def task_of(entry: Entrant) -> asyncio.Task[object] | None:
     return liveness.task if isinstance(liveness, Liveness) else None
 
 
-def _do_nothing() -> None:
+def _do_nothing(*_: Entrant) -> None:
     pass
 
 
@@ -61,13 +63,14 @@ class Hold:
         entry: Entrant,
         on_end: Callable[[], object] = _do_nothing,
         key: LockKey | None = None,
-        on_leave: Callable[[], object] = _do_nothing,
+        on_leave: Callable[..., object] = _do_nothing,
     ) -> None:
         """``entry`` is the first who has entered.
 
         ``on_end`` gives the next thread or task its turn. It is called when nobody holds this any
         more, perhaps more than once; ``on_leave`` when the last one leaves, before the backend is
-        asked to free it. ``key`` says which lock it is, None for what the claim says.
+        asked to free it, and with the Entrant of a job when its task has left the hold to it.
+        ``key`` says which lock it is, None for what the claim says.
         """
         claim, settings = lease.claim, backend.settings
         self.backend = backend

@@ -31,7 +31,7 @@ class Holds:
         self._mutex = renewer.mutex  # shared, so that a hold and its renewal change together
         self._holds: dict[tuple[LockKey, str], Hold] = {}
         #: the holds of tasks that jobs have entered which these tasks await, by lock and job
-        self._entered_by_jobs: dict[tuple[LockKey, str], tuple[Hold, Work]] = {}
+        self._entered_by_jobs: dict[tuple[LockKey, str], Hold] = {}
         self._limit = _MOST_LOST
 
     def find(self, key: LockKey, owner: Owner) -> Hold | None:
@@ -41,8 +41,8 @@ class Holds:
             holds = (self._holds.get((key, outer)) for outer in owner.within)
             hold = next((hold for hold in holds if hold is not None), None)
         if hold is None and self._entered_by_jobs:
-            entered = (self._entered_by_jobs.get((key, one), (None, None)) for one in owner.keys)
-            hold = next((hold for hold, _ in entered if hold is not None), None)
+            entered = (self._entered_by_jobs.get((key, one)) for one in owner.keys)
+            hold = next((hold for hold in entered if hold is not None), None)
         return hold
 
     def of_tasks(self, key: LockKey) -> list[Hold]:
@@ -94,11 +94,12 @@ class Holds:
         with self._mutex:
             if not self._has(hold) or hold.lost_error() or hold.keeps_out(entry):
                 return False
+            if entry.work is not None and hold.owner_key not in owner.keys:
+                entry.job = owner
+                self._entered_by_jobs[hold.key, owner.key] = hold
             hold.enter(entry)
             if entry.until_commit and owner.within and hold.owner_key in owner.keys:
                 self._give_to_thread(hold, owner)
-            if entry.work is not None and hold.owner_key not in owner.keys:
-                self._entered_by_jobs[hold.key, owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
             self._follow(hold, entry)
             return True
@@ -114,8 +115,8 @@ class Holds:
     def _move(self, hold: Hold, owner_key: str) -> None:
         """Let a hold be found by another key; an interrupt in between leaves it under one."""
         known_by = hold.key, hold.owner_key
-        self._holds[hold.key, owner_key], hold.owner_key = hold, owner_key
-        if known_by != (hold.key, owner_key):
+        if (hold.key, owner_key) not in self._holds:
+            self._holds[hold.key, owner_key], hold.owner_key = hold, owner_key
             del self._holds[known_by]
 
     def _follow(self, hold: Hold, entry: Entrant) -> None:
@@ -173,11 +174,15 @@ class Holds:
         return is_last
 
     def _forget_jobs(self, hold: Hold) -> None:
-        """Forget the jobs that are not in a hold any more."""
-        inside = [entry.work for entry in hold.entries if hold.count]
-        for known_by, (entered, work) in list(self._entered_by_jobs.items()):
-            if entered is hold and work not in inside:
+        """Forget the jobs that have left a hold; one that its task has left is only theirs."""
+        jobs = [entry.job.key for entry in hold.entries if entry.job and hold.count]
+        for known_by, entered in list(self._entered_by_jobs.items()):
+            if entered is hold and known_by[1] not in jobs:
                 del self._entered_by_jobs[known_by]
+        inside = [entry for entry in hold.entries if jobs and not entry.until_commit]
+        if inside and all(entry.job for entry in inside):
+            hold.on_leave(inside[0])
+            self._move(hold, hold.lease.nonce)  # no owner has this key
 
     def undo(self, request: AcquireRequest) -> bool:
         """Leave what a request has come to; False if others are in it by its owner's name.

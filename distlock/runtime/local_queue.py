@@ -25,7 +25,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import despite
 from distlock.concurrency.threads import call_after, start, thread_logger
-from distlock.concurrency.work import awaits, runs_the_loop, thread_awaiting
+from distlock.concurrency.work import awaits, jobs_awaiting, runs_the_loop, thread_awaiting
 from distlock.conf import locks
 from distlock.exceptions import LockDeadlock, LockError
 from distlock.records.seat_requests import ProcessSession
@@ -60,7 +60,7 @@ class Ticket:
     #: whether it waits for a limited time
     limited: bool = False
     #: in which thread it was made
-    thread: threading.Thread = field(default_factory=threading.current_thread)
+    thread: threading.Thread | None = field(default_factory=threading.current_thread)
     #: whether it has had its turn; the holder of the lock keeps it until it leaves
     called: bool = False
     #: whether the lock, which it had, is being freed: nobody is in it any more
@@ -71,6 +71,13 @@ class Ticket:
     since: float = 0.0
     #: answered when it is its turn; None if it was at once
     turn: Pending[bool] | None = None
+
+    def note_leaving(self, job: Entrant | None = None) -> None:
+        """Note that the lock is being freed, or that a job has it to which its task has left it."""
+        if job is None or job.job is None or job.work is None:
+            self.leaving = True
+        else:
+            self.owner, self.entry, self.thread = job.job, job, job.work.thread
 
     def stands_still_for(self, other: Ticket) -> bool:
         """Return whether its owner cannot go on before the owner of another ticket does.
@@ -87,7 +94,10 @@ class Ticket:
             return any(awaits(own, one) for one in (jobs if task is None else [task]))
         if self.thread is other.thread:
             return task is None or runs_the_loop(task)
-        return task is not None and thread_awaiting(task) is self.thread
+        if task is None or thread_awaiting(task) is not self.thread:
+            return False
+        jobs = [] if self.entry.work is None else self.entry.work.futures()
+        return not jobs or jobs[0] in jobs_awaiting(task)  # another one runs meanwhile
 
 
 class LocalQueue:

@@ -70,8 +70,7 @@ class LockManager:
                         return False
                     continue
                 backend, leave = request.backend, partial(queue.leave, ticket)
-                set_leaving = partial(setattr, ticket, "leaving", True)
-                hold = Hold(backend, lease, request.entry, leave, request.key, set_leaving)
+                hold = Hold(backend, lease, request.entry, leave, request.key, ticket.note_leaving)
                 holds.add(hold, hold.acquired_at - began)
                 if request.named:
                     queue.call_same_owner(ticket)

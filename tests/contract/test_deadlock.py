@@ -1,8 +1,10 @@
 """Owners that wait for one another in a circle are told so."""
 
+import asyncio
+
 import pytest
 
-from distlock import LockDeadlock
+from distlock import Lock, LockDeadlock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, waits
 
@@ -93,3 +95,44 @@ def test_after_a_deadlock_the_lock_can_be_waited_for_again(third, fourth, name, 
     assert waits(late)
     one.release()
     assert late.result(PATIENCE) is True
+
+
+def enter(using, name):
+    with Lock(name, using=using):
+        return True
+
+
+async def aenter(using, name):
+    async with Lock(name, using=using):
+        return True
+
+
+async def with_first(using, name, ahead):
+    """Hold the second lock; once this event is set, and some looks later, ask for the first."""
+    async with Lock(f"{name}:2", using=using):
+        ahead.set()
+        await asyncio.sleep(0.7)
+        await aenter(using, f"{name}:1")
+
+
+@pytest.mark.parametrize("inner", ["job", "task"])
+async def test_a_task_that_later_awaits_what_waits_for_its_lock_is_told(using, name, inner):
+    async with asyncio.timeout(PATIENCE), Lock(name, using=using):
+        if inner == "job":
+            waiting = asyncio.get_running_loop().run_in_executor(None, enter, using, name)
+        else:
+            waiting = asyncio.create_task(aenter(using, name))
+        await asyncio.sleep(0.7)
+        with pytest.raises(LockDeadlock):
+            await waiting
+
+
+async def test_so_it_is_if_a_third_one_closes_the_circle_later(using, name):
+    ahead = asyncio.Event()
+    other = asyncio.create_task(with_first(using, name, ahead))
+    await ahead.wait()
+    async with asyncio.timeout(PATIENCE):
+        async with Lock(f"{name}:1", using=using):
+            with pytest.raises(LockDeadlock):
+                await asyncio.to_thread(enter, using, f"{name}:2")
+        await other

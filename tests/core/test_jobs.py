@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
-from distlock import Lock, LockDeadlock, LockError
+from distlock import Lock, LockDeadlock, LockError, LockNotHeld
 from distlock.activity import activity
 from distlock.recipes import MultiLock, RWLock, Semaphore
 from tests.contract.actors import PATIENCE
@@ -313,6 +313,50 @@ async def test_what_a_job_holds_by_entering_keeps_the_lock_when_the_task_was_can
     assert await Lock("stock").aacquire(timeout=PATIENCE)
 
 
+async def left_to_its_job(lock):
+    """Let a job enter what this task holds, and leave it; return the job and what ends it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def work():
+        with Lock(lock.name) as inner:
+            entered.set()
+            leave.wait(PATIENCE)
+            return inner.held
+
+    async with lock:
+        job = asyncio.get_running_loop().run_in_executor(None, work)
+        waiting = asyncio.shield(job)
+        asyncio.create_task(asyncio.to_thread(entered.wait, PATIENCE)).add_done_callback(
+            lambda _: waiting.cancel()
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    return job, leave.set
+
+
+async def test_a_task_that_has_left_its_lock_to_a_job_does_not_hold_it():
+    lock = Lock("stock")
+    job, end = await left_to_its_job(lock)
+    assert not lock.held
+    with pytest.raises(LockNotHeld):
+        lock.check()
+    with pytest.raises(LockNotHeld):
+        await lock.arelease()
+    assert not await asyncio.create_task(Lock("stock").aacquire(blocking=False))
+    end()
+    assert await job
+    assert await lock.aacquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("who", [wait_for, lambda: asyncio.create_task(wait_for())])
+async def test_it_and_its_child_task_wait_for_the_job(who):
+    job, end = await left_to_its_job(Lock("stock"))
+    asyncio.get_running_loop().call_later(0.3, end)
+    async with asyncio.timeout(PATIENCE):
+        assert await who()
+        assert await job
+
+
 # Circles
 
 
@@ -344,6 +388,45 @@ async def test_so_it_is_in_the_loop_of_a_server():
 
     with pytest.raises(LockDeadlock):
         await sync_to_async(view)()
+
+
+def by_async_to_sync(call):
+    return sync_to_async(async_to_sync(call))()
+
+
+def by_run(call):
+    return asyncio.to_thread(lambda: asyncio.run(call()))
+
+
+@pytest.mark.parametrize("outer", [by_async_to_sync, by_run])
+@pytest.mark.parametrize("inner", [by_async_to_sync, by_run, lambda call: call()])
+async def test_so_is_one_that_its_own_task_waits_for_through_jobs(outer, inner):
+    async def middle():
+        return await inner(wait_for)
+
+    async with asyncio.timeout(PATIENCE), Lock("stock"):
+        with pytest.raises(LockDeadlock):
+            await outer(middle)
+
+
+def test_a_task_waits_for_a_job_of_the_thread_that_waits_for_both():
+    entered = asyncio.Event()
+
+    def work(loop):
+        with Lock("stock"):
+            loop.call_soon_threadsafe(entered.set)
+            eventually(lambda: in_line("default", "stock") == 2)
+            time.sleep(0.3)
+
+    async def other():
+        await entered.wait()
+        return await wait_for()
+
+    async def both():
+        job = sync_to_async(work)(asyncio.get_running_loop())
+        return await asyncio.gather(job, other())
+
+    assert async_to_sync(both)() == [None, True]
 
 
 def test_a_circle_over_a_nested_piece_of_work_is_found():

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db import transaction
 from django.test import Client
 
 from distlock import Lock, LockNotHeld
@@ -206,3 +207,41 @@ def test_an_interrupt_at_any_moment_of_an_activity_leaves_none_behind():
 def mark():
     with activity("a turn of a loop"):
         pass
+
+
+# Jobs of tasks
+
+
+def commit_inside(lock):
+    with lock, transaction.atomic():
+        with lock:
+            pass
+        return lock.held
+
+
+def commit_between(lock):
+    with lock:
+        with transaction.atomic(), lock:
+            pass
+        return lock.held
+
+
+def enter_again_before_the_commit(lock):
+    with transaction.atomic():
+        for _ in range(2):
+            with lock:
+                pass
+        return lock.held
+
+
+@pytest.mark.parametrize(
+    "work",
+    [commit_inside, commit_between, enter_again_before_the_commit],
+    ids=lambda one: one.__name__,
+)
+async def test_a_job_holds_what_it_entered_until_it_has_left_it_and_committed(work):
+    lock = Lock("stock", release="commit")
+    async with lock:
+        assert await sync_to_async(work)(lock)
+        assert lock.held
+    assert await Lock("stock").aacquire(blocking=False)
