@@ -117,6 +117,11 @@ class EnteredLocks:
                     self._errors.append(error)
             self._entries.pop()
 
+    def _keep_until_commit(self, is_part: bool) -> None:
+        for part, owner, _ in self._entries:
+            if is_part or part._is_until_commit:
+                part._keep_until_commit(owner)
+
     def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
         """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.
 
@@ -124,9 +129,8 @@ class EnteredLocks:
         the locks that are to be kept until the commit, and each if ``is_part`` of atomic().
         """
         try:
-            for part, owner, _ in self._entries if is_here else ():
-                if is_part or part._is_until_commit:
-                    part._keep_until_commit(owner)
+            if is_here:
+                self._keep_until_commit(is_part)
         finally:  # also after an interrupt
             self.leave_all()
         self.raise_or_note(body_error)
