@@ -409,9 +409,12 @@ def _fileno(wrapper: Any) -> int:
     connection = wrapper.connection
     # PyMySQL keeps its socket to itself.
     fileno = getattr(connection, "fileno", getattr(getattr(connection, "_sock", 0), "fileno", None))
-    with despite(Exception):  # the driver has no such method, or no socket (any more)
+    try:
         return int(fileno())  # type: ignore[misc]
-    return -1
+    except BodyEnded:
+        raise
+    except Exception:  # the driver has no such method, or no socket (any more)
+        return -1  # despite() would leave the frames below in a cycle, and the loan of a session
 
 
 _of_parent: list[DatabaseSession] = []
