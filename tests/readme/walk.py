@@ -173,7 +173,8 @@ class Shell(Terminal):
 
     def _shown(self) -> str:
         text = _READY.sub("", self.plain(self.printed[self._begin :])).replace("\r", "")
-        return _SLOW.sub("", text.removeprefix(f"{self._command}\n"))
+        # The echo is not always first: the shell may tell of a job before it.
+        return _SLOW.sub("", text.replace(f"{self._command}\n", "", 1))
 
     def _matches(self) -> bool:
         # The shell tells of a job that was stopped or killed now, or at one of its next prompts.
