@@ -55,8 +55,8 @@ test-slow: packages
 # Tests wait, too, so two Pythons with two processes each take less time than one after the other;
 # each process has servers of its own. Each Python gets its share of the tests, or what ARGS asks for.
 # A distribution's own Python, as BASE often is, is faster than one that is built without optimizations.
-tests-$(BASE): private SHARE := --share=0:0.51
-tests-$(NEWEST): private SHARE := --share=0.51:1
+tests-$(BASE): private SHARE := --share=0:0.49
+tests-$(NEWEST): private SHARE := --share=0.49:1
 TESTS := $(addprefix tests-,$(BASE) $(BETWEEN) $(NEWEST))
 .PHONY: $(TESTS)
 $(TESTS): tests-%: .envs/%/.ready .envs/pyright/.ready

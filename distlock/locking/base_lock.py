@@ -41,7 +41,7 @@ from distlock.locking.until_commit import (
 )
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.events import asend_event, send_event
-from distlock.runtime.hold import Hold
+from distlock.runtime.hold import Hold, Left
 from distlock.runtime.local_queue import Crowds
 from distlock.runtime.manager import manager
 from distlock.signals import lock_broken
@@ -344,14 +344,24 @@ class BaseLock(BlockLock):
         self._refused_by = request.claim.refused_by
         return None
 
-    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+    def _leave(
+        self,
+        owner: Owner,
+        exc: BaseException | None,
+        *,
+        soon: bool,
+        is_here: bool,
+        left: Left | None = None,
+    ) -> None:
         """See BlockLock._leave(). Where that is wanted, open transactions of this thread enter."""
         try:
             if soon:
+                if left is not None:
+                    left.append(True)
                 manager().release_soon(self._key, owner, self)
             elif self._until_commit or (self._until_commit is None and self._is_until_commit):
-                leave_until_commit(self._key, owner, self, self._options, warns=is_here)
-            elif run(manager().release(self._key, owner, self)) and is_here:
+                leave_until_commit(self._key, owner, self, self._options, is_here, left)
+            elif run(manager().release(self._key, owner, self, left=left)) and is_here:
                 warn_if_uncommitted(self._key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             raise_or_note(error, exc)

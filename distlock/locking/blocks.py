@@ -18,6 +18,7 @@ from asgiref.sync import iscoroutinefunction
 from distlock.concurrency.reentry import must_leave_elsewhere
 from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
 from distlock.locking.options import LockOptions
+from distlock.runtime.hold import Left
 from distlock.runtime.name_template import CallName
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
@@ -175,10 +176,8 @@ class BlockLock:
     def __enter__(self) -> Self:
         if self._options.on_busy == "skip":
             self._options.refuse_block(self)
-        owner = self._take() if self._has_own_acquire else self._acquire()
-        if owner is None:
+        if not self._begin(sys._getframe(1)):
             raise self._busy(self._options)
-        self._blocks.begin(sys._getframe(1), owner)
         return self
 
     def __exit__(
@@ -188,15 +187,24 @@ class BlockLock:
         traceback: TracebackType | None,
         frame: FrameType | None = None,
     ) -> None:
-        if frame is None:
-            frame = sys._getframe(1)
-        if (owner := self._blocks.end_by_itself(frame)) is not None:
-            self._leave(owner, exc, soon=False, is_here=True)
-            return
-        current, closed = self._current_owner, exc_type is GeneratorExit
-        owner = self._blocks.end(frame, current)
-        soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
-        self._leave(owner, exc, soon=soon, is_here=owner.key == current.key)
+        left: Left = []
+        owner = None
+        try:
+            if frame is None:
+                frame = sys._getframe(1)
+            if (owner := self._blocks.end_by_itself(frame)) is not None:
+                self._leave(owner, exc, soon=False, is_here=True, left=left)
+                return
+            current, closed = self._current_owner, exc_type is GeneratorExit
+            owner = self._blocks.end(frame, current)
+            soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
+            self._leave(owner, exc, soon=soon, is_here=owner.key == current.key, left=left)
+        except BaseException as error:  # an interrupt may have come before it was left
+            if not left and (isinstance(error, BodyEnded) or not isinstance(error, LockError)):
+                current = self._current_owner
+                owner = owner or self._blocks.end(frame or sys._getframe(1), current)
+                self._leave(owner, error, soon=False, is_here=owner.key == current.key, left=left)
+            raise
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
@@ -267,17 +275,36 @@ class BlockLock:
         """Return the error for one who has waited as these options say."""
         raise NotImplementedError
 
-    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+    def _leave(
+        self,
+        owner: Owner,
+        exc: BaseException | None,
+        *,
+        soon: bool,
+        is_here: bool,
+        left: Left | None = None,
+    ) -> None:
         """Leave it once; an error of leaving becomes a note of ``exc``, the error of the body.
 
         ``soon``: without waiting for anything, for an owner who is gone. ``is_here``: whether the
-        owner is the current one.
+        owner is the current one. ``left`` is filled when it has been left, or will be in any case.
         """
 
     async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         """See _leave()."""
 
     # Blocks
+
+    def _begin(self, frame: FrameType, *blocking: bool | None) -> bool:
+        """Take it for a body in this frame; False if someone else has it."""
+        owner = self._take(*blocking) if self._has_own_acquire else self._acquire(*blocking)
+        if owner is not None:
+            try:
+                self._blocks.begin(frame, owner)
+            except BaseException as error:  # an interrupt: others wait
+                self.__exit__(type(error), error, error.__traceback__, frame)
+                raise
+        return owner is not None
 
     def _take(self, *blocking: bool | None) -> Owner | None:
         """See _acquire(); it is taken by the acquire() of a subclass."""
@@ -306,11 +333,7 @@ class Attempt:
         self._acquired = False
 
     def __enter__(self) -> bool:
-        lock, blocking = self._lock, self._blocking()
-        owner = lock._take(blocking) if lock._has_own_acquire else lock._acquire(blocking)
-        self._acquired = owner is not None
-        if owner is not None:
-            lock._blocks.begin(sys._getframe(1), owner)
+        self._acquired = self._lock._begin(sys._getframe(1), self._blocking())
         return self._acquired
 
     def __exit__(self, *exc_info: Any) -> None:

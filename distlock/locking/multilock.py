@@ -31,7 +31,7 @@ from distlock.locking.parts import (
     refuse_needless,
     sorted_parts,
 )
-from distlock.runtime.hold import OnLost
+from distlock.runtime.hold import Left, OnLost
 from distlock.types.lease import Kind, LockInfo, Owner
 from distlock.types.owners import current_actor
 from distlock.types.values import OnBusy, Release
@@ -232,8 +232,18 @@ class MultiLock(BlockLock):
     def _current_owner(self) -> Owner:
         return current_actor().owner
 
-    def _leave(self, owner: Owner, exc: BaseException | None, *, soon: bool, is_here: bool) -> None:
+    def _leave(
+        self,
+        owner: Owner,
+        exc: BaseException | None,
+        *,
+        soon: bool,
+        is_here: bool,
+        left: Left | None = None,
+    ) -> None:
         entered = EnteredLocks.once(self._parts, owner)
+        if left is not None:
+            left.append(True)  # from here on all of them are left, whatever comes
         if soon:
             entered.leave_soon()
         else:

@@ -42,7 +42,7 @@ from distlock.exceptions import (
     ReleasedInTransaction,
 )
 from distlock.locking.options import LockOptions
-from distlock.runtime.hold import Entrant, Hold
+from distlock.runtime.hold import Entrant, Hold, Left
 from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, LockKey, Owner
 from distlock.types.owners import callers_level
@@ -87,14 +87,19 @@ def refuse_unsafe_transactions(key: LockKey, owner: Owner) -> None:
 
 
 def leave_until_commit(
-    key: LockKey, owner: Owner, lock: object, options: LockOptions, warns: bool
+    key: LockKey,
+    owner: Owner,
+    lock: object,
+    options: LockOptions,
+    warns: bool,
+    left: Left | None = None,
 ) -> None:
     """Leave a lock once in this thread, after its open transactions have entered it."""
     hold = manager().holds.find(key, owner)  # which is the thread's afterwards
     try:
         keep_until_commit(key, owner, options)
     finally:  # also after an interrupt
-        if run(manager().release(key, owner, lock, hold=hold)) and warns:
+        if run(manager().release(key, owner, lock, hold=hold, left=left)) and warns:
             warn_if_uncommitted(key, until_commit=True)
 
 

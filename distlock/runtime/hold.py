@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from distlock.backends.base import BaseBackend, LossReason
 from distlock.concurrency.clock import clock, left
@@ -17,6 +17,11 @@ from distlock.types.lease import RELIED_ON, Lease, LockInfo, LockKey, Owner, Sta
 from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
+
+
+#: Is no longer empty when a hold has been left, so that it must not be left again. No interrupt
+#: comes between the two.
+Left: TypeAlias = list[bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +46,8 @@ class Entrant:
     at_most: float | None = None
     #: who a job is that has entered the hold of a task which awaits it
     job: Owner | None = None
+    #: whether it has entered a hold that was there before
+    has_entered: bool = False
 
 
 def task_of(entry: Entrant) -> asyncio.Task[object] | None:
@@ -140,23 +147,27 @@ class Hold:
 
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
-        for known in self.entries:
-            if known.lock is entry.lock and known.is_alive == entry.is_alive:
-                known.count += 1
-                break
-        else:
-            self._set_entries([*self.entries, entry])
-        self.count += 1
+        of_lock = [one for one in self.entries if one.lock is entry.lock]
+        known = next((one for one in of_lock if one.is_alive == entry.is_alive), None)
+        entries = self.entries if known else [*self.entries, entry]
+        renews, at_least = self.renews or entry.renews, max(self.at_least, entry.at_least)
+        # No call from here on, so an interrupt finds all of it done or nothing.
+        if known is not None:
+            known.count += 1
+        self.entries, self.renews, self.at_least = entries, renews, at_least
         self.orphaned = self.renewal_stopped = False
-        self.at_least = max(self.at_least, entry.at_least)
+        self.count += 1
+        entry.has_entered = True
 
-    def leave(self, lock: object, liveness: Callable[[], bool]) -> None:
+    def leave(self, lock: object, liveness: Callable[[], bool], left: Left | None = None) -> None:
         """Leave once; the terms on which it was entered by this Lock object end with that.
 
         If it was not entered by this Lock object, those of the last entry of this thread or task
         end; if there is none either, all terms go on.
         """
         self.count -= 1
+        if left is not None:
+            left.append(True)
         if not self.count:
             self._forget_works(self.entries)
             return

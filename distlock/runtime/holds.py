@@ -10,7 +10,7 @@ from distlock.concurrency.work import Work
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.runtime.acquiring import AcquireRequest
 from distlock.runtime.events import log_unreleased
-from distlock.runtime.hold import Entrant, Hold, task_of
+from distlock.runtime.hold import Entrant, Hold, Left, task_of
 from distlock.runtime.renewal import LeaseRenewer
 from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import current_actor, current_liveness
@@ -138,7 +138,16 @@ class Holds:
             self._forget_jobs(hold)
         log_unreleased(hold, left[-1].call_site)
 
-    def leave(self, hold: Hold, lock: object) -> bool:
+    def undo_enter(self, hold: Hold, entry: Entrant) -> bool:
+        """Leave a hold if it was entered once more; True if nobody is in it any more."""
+        with self._mutex:
+            if entry.has_entered:
+                entry.has_entered = False
+                hold.leave(entry.lock, entry.is_alive)
+            self._forget_jobs(hold)
+        return not hold.count
+
+    def leave(self, hold: Hold, lock: object, left: Left | None = None) -> bool:
         """Leave once, by this Lock object; True if that was the last time.
 
         Then the backend has to free the lock. See Lock.release() for the errors.
@@ -154,9 +163,11 @@ class Holds:
                     raise _lost_before(hold)
                 if not hold.entered and all(entry.lock is not lock for entry in hold.entries):
                     raise not_held(hold.key, hold.lease.owner)  # it only waits for a commit
-                hold.leave(lock, liveness)
+                hold.leave(lock, liveness, left)
             else:
                 hold.count = 0
+                if left is not None:
+                    left.append(True)
             if self._entered_by_jobs:
                 self._forget_jobs(hold)
             reason, is_last = hold.loss_reason(), hold.count == 0

@@ -13,7 +13,7 @@ from distlock.concurrency.work import tasks_awaiting
 from distlock.exceptions import LockDeadlock, LockNotHeld, LockUnavailable
 from distlock.runtime.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.runtime.events import event
-from distlock.runtime.hold import Hold, task_of
+from distlock.runtime.hold import Hold, Left, task_of
 from distlock.runtime.holds import Holds, not_held
 from distlock.runtime.local_queue import LocalQueue, Ticket, WaitingCounts
 from distlock.runtime.name_template import warn_if_unfilled
@@ -123,8 +123,13 @@ class LockManager:
                     continue
                 if renewed_at is not None:
                     self.renewer.extend(hold, renewed_at, hold.lease.duration)
-                if self.holds.enter(hold, request.entry, request.claim.owner):
-                    return True
+                try:
+                    if self.holds.enter(hold, request.entry, request.claim.owner):
+                        return True
+                except BaseException as error:  # an interrupt
+                    if self is manager() and self.holds.undo_enter(hold, request.entry):
+                        undo(error, self._free_later, hold)
+                    raise
             elif not request.wait or (request.deadline is not None and clock() >= request.deadline):
                 return False
             else:
@@ -216,18 +221,20 @@ class LockManager:
         lock: object,
         deadline: float | None = None,
         hold: Hold | None = None,
+        left: Left | None = None,
     ) -> Steps[bool]:
         """Leave once, by this Lock object; True if it was the last time. See Lock.release().
 
         ``deadline``: by when the backend has to answer; None for as long as it gets for that.
-        ``hold`` is which one, if it is not to be a later one of the same owner.
+        ``hold`` is which one, if it is not to be a later one of the same owner. ``left`` tells
+        after an interrupt whether it came before that.
         """
         if hold is None:
             hold = self.holds.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
-            is_last = self.holds.leave(hold, lock)
+            is_last = self.holds.leave(hold, lock, left)
             if is_last:
                 gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                 if gone:

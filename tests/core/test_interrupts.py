@@ -19,7 +19,7 @@ from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.core.interrupting import CODE, interrupted
+from tests.core.interrupting import CODE, at_moment, interrupted
 
 
 def interrupted_everywhere(call, prepare=lambda lock: None, error=KeyboardInterrupt, code=CODE):
@@ -65,6 +65,45 @@ def test_while_taking():
 
 def test_while_releasing():
     others_get_it(interrupted_everywhere(Lock.release, prepare=Lock.acquire))
+
+
+def block(lock):
+    with lock:
+        pass
+
+
+def attempted_block(lock):
+    with lock.attempt():
+        pass
+
+
+@pytest.mark.parametrize("call", [block, attempted_block])
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+def test_a_block_that_is_interrupted_is_left(call, again):
+    """Python gives nobody a chance to do so if that is as ``__exit__()`` begins."""
+    block(Lock("warm"))  # threads of the package run from now on
+    for moment in itertools.count(1):
+        struck = []
+
+        def strike(frame):
+            struck.append(frame)  # noqa: B023 - called at once
+            raise KeyboardInterrupt
+
+        name = f"{uuid.uuid4().hex}:{moment}"
+        outer, lock = Lock(name), Lock(name)
+        if again:
+            outer.acquire()
+        with suppress(KeyboardInterrupt):
+            at_moment(lambda: call(lock), moment, strike)  # noqa: B023 - called at once
+        if again:
+            outer.release()
+        if not struck:
+            break
+        if struck[0].f_code.co_name == "__exit__":
+            while lock.held:
+                lock.release()
+        assert not lock.held, f"interrupted in {struck[0]}"
+    assert moment > 100, "the interrupts did not reach the code"
 
 
 def others_get_it_after_the_transaction(locks):
