@@ -6,13 +6,14 @@ distlock on PostgreSQL, on the same machine, that is compared with the locks in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Any
 
 from benchmarks import bare
-from benchmarks.harness import Plan, Row, Side, Table, Worker, turns
+from benchmarks.harness import Block, Plan, Row, Side, Table, Worker, turns
 from benchmarks.lock_peers import LOCK_PEERS, LockPeer, curator, distlock, of_tree
 from benchmarks.servers import place
 
@@ -37,6 +38,8 @@ def trees(plan: Plan, make: Made) -> dict[str, Made]:
 
 
 _UNIT = "cycles"
+#: Bytes that no cache of a processor can hold, and bytes of a line of it.
+_MORE_THAN_CACHES, _LINE = 96 << 20, 64
 _OF_ONE_PROCESS = (
     "distlock's `LocalBackend` has the locks of one process, for tests and development;"
     " those of the others are files, and count for all processes of the machine."
@@ -123,6 +126,48 @@ def busy(name: str, peer: LockPeer) -> Side:
     return Side(name, make, peer.settings)
 
 
+class Cold:
+    """A cycle that finds nothing of what it needs in the caches of the processor.
+
+    So does each of many processes in its turn, after all the others. The time in which the caches
+    are filled with something else is not counted.
+    """
+
+    def __init__(self, cycle: Callable[[], object]) -> None:
+        self._cycle, self._memory = cycle, bytearray(_MORE_THAN_CACHES)
+
+    def __call__(self) -> None:
+        self._cycle()
+
+    def run(self, seconds: float) -> Block:
+        ends, count, took, used = time.perf_counter() + seconds, 0, 0.0, 0.0
+        while time.perf_counter() < ends:
+            self._memory[::_LINE] = bytes(len(self._memory) // _LINE)
+            began, before = time.perf_counter(), time.process_time()
+            self._cycle()
+            used += time.process_time() - before
+            took, count = took + time.perf_counter() - began, count + 1
+        return Block(count, took, used)
+
+
+def cold(side: Side) -> Side:
+    @contextmanager
+    def make(where: Any) -> Iterator[Any]:
+        with side.make(where) as cycle:
+            yield Cold(cycle)
+
+    return Side(f"{side.name}, cold", make, side.settings)
+
+
+def with_cold_caches(kind: str, plan: Plan, where: Any) -> Table:
+    """Compare what a cycle costs if its code and data have to come from memory."""
+    both = [uncontended(name, peer) for name, peer in ours(plan).items()]
+    both.append(_SQL[1])
+    rows = turns([*map(cold, both), *both], where, plan)
+    title = f"{kind}: nobody else wants the lock, and the processor's caches are cold"
+    return Table(title, _UNIT, rows, plot="")
+
+
 def sides(
     kind: str, as_side: Callable[[str, LockPeer], Side], plan: Plan, reentrant: bool = False
 ) -> list[Side]:
@@ -165,6 +210,8 @@ def measure(plan: Plan) -> Iterator[Table]:
             yield Table(f"{kind}: nobody else wants the lock", _UNIT, rows, note=note)
             if not plan.quick and kind == "SQLite":
                 yield in_write_ahead_log(plan, where)
+            if not plan.quick and kind in ("PostgreSQL", "MariaDB"):
+                yield with_cold_caches(kind, plan, where)
             if not plan.quick and kind in ("PostgreSQL", "MariaDB", "ZooKeeper"):
                 rows = turns(sides(kind, again, plan, reentrant=True), where, plan)
                 yield Table(f"{kind}: its owner takes it again", _UNIT, rows, plot="")
