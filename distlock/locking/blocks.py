@@ -16,7 +16,14 @@ from typing import Any, Self, TypeVar
 from asgiref.sync import iscoroutinefunction
 
 from distlock.concurrency.reentry import must_leave_elsewhere
-from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
+from distlock.exceptions import (
+    BodyEnded,
+    LockBusy,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    ReentrantCall,
+)
 from distlock.locking.options import LockOptions
 from distlock.runtime.hold import Left
 from distlock.runtime.name_template import CallName
@@ -192,19 +199,29 @@ class BlockLock:
         try:
             if frame is None:
                 frame = sys._getframe(1)
-            if (owner := self._blocks.end_by_itself(frame)) is not None:
+            if (owner := self._blocks.end_by_itself(frame)) is None:
+                self._end_block(frame, None, exc_type, exc, left)
+            else:
                 self._leave(owner, exc, soon=False, is_here=True, left=left)
-                return
-            current, closed = self._current_owner, exc_type is GeneratorExit
-            owner = self._blocks.end(frame, current)
-            soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
-            self._leave(owner, exc, soon=soon, is_here=owner.key == current.key, left=left)
         except BaseException as error:  # an interrupt may have come before it was left
-            if not left and (isinstance(error, BodyEnded) or not isinstance(error, LockError)):
-                current = self._current_owner
-                owner = owner or self._blocks.end(frame or sys._getframe(1), current)
-                self._leave(owner, error, soon=False, is_here=owner.key == current.key, left=left)
+            is_told = isinstance(error, (LockError, ReentrantCall))
+            if not left and (isinstance(error, BodyEnded) or not is_told):
+                self._end_block(frame or sys._getframe(1), owner, exc_type, error, left)
             raise
+
+    def _end_block(
+        self,
+        frame: FrameType,
+        owner: Owner | None,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        left: Left,
+    ) -> None:
+        """Leave it for whose body ends in this frame, ``owner`` if that is known."""
+        current, closed = self._current_owner, exc_type is GeneratorExit
+        owner = owner or self._blocks.end(frame, current)
+        soon = must_leave_elsewhere(closed=closed) or (closed and owner != current)
+        self._leave(owner, exc, soon=soon, is_here=owner.key == current.key, left=left)
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._abegin(sys._getframe(1))
