@@ -140,13 +140,17 @@ def network(kind, proxy, settings):
 
 @pytest.fixture
 def campaign(network, name):
-    """``campaign("A")``: a candidate, which stands when this returns."""
+    """``campaign("A")``: a candidate, which stands when this returns, and knows it.
+
+    If an outage comes between the two, its campaign() ends with LockUnavailable.
+    """
     made = []
 
     def make(candidate):
-        made.append(Candidacy("default", name, candidate))
-        eventually(lambda: candidate in names(Election(name)))
-        return made[-1]
+        new = Candidacy("default", name, candidate)
+        made.append(new)
+        eventually(lambda: new.leads() or new.election._candidacy._membership.held)
+        return new
 
     yield make
     network.heal()
