@@ -222,12 +222,13 @@ async def fails_soon():
 
 
 async def test_a_task_that_was_interrupted_does_not_enter_again_while_its_job_is_inside():
-    entered, leave = threading.Event(), threading.Event()
+    entered, leave, left = threading.Event(), threading.Event(), threading.Event()
 
     def work():
         with Lock("stock"):
             entered.set()
             leave.wait(PATIENCE)
+            left.set()
 
     async with Lock("stock"):
         job = asyncio.get_running_loop().run_in_executor(None, work)
@@ -240,7 +241,7 @@ async def test_a_task_that_was_interrupted_does_not_enter_again_while_its_job_is
     assert not await Lock("stock").aacquire(blocking=False)
     leave.set()
     async with Lock("stock", timeout=PATIENCE):
-        assert job.done()
+        assert left.is_set()
 
 
 async def test_readers_among_the_jobs_of_a_reader_are_inside_together():
