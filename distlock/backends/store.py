@@ -201,10 +201,15 @@ class Absent:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Exists:
-    """The directory has a record of this key, and with ``revision`` in just this revision."""
+    """The directory has a record of this key, and with ``revision`` in just this revision.
+
+    ``lasting``: nobody has removed it since it was read, whether or not others have put it. The
+    caller must know that. Then the store need look at this record only.
+    """
 
     key: str
     revision: int | None = None
+    lasting: bool = False
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -276,7 +281,7 @@ class RecordStore(ABC):
         """Return all keys of a directory, the records with these keys, and perhaps others.
 
         ``more`` is called with that, and returns the keys of those others that are needed, too.
-        See read().
+        See read(). Records that go meanwhile may be missing, though their keys are there.
         """
         found = self.read(directory, deadline)
         return replace(found, keys=[*found.records])

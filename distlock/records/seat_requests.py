@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from distlock.backends.store import (
     Absent,
@@ -35,6 +36,7 @@ from distlock.records.seats import (
     Seats,
     cancelled_key,
     held_key,
+    needed_for,
     value_of,
     waiting_key,
 )
@@ -151,6 +153,8 @@ class SeatRequests:
     _late_requests: bool
     #: by the nonce of each lease, the session that its seats are bound to, as it was then
     sessions: dict[str, Session] = field(default_factory=dict)
+    #: by the nonce of each claim that may wait, the key of its record
+    places: dict[str, str] = field(default_factory=dict)
 
     def look(
         self,
@@ -160,31 +164,36 @@ class SeatRequests:
         deadline: float | None,
         *,
         waits: bool = False,
+        whole: bool = True,
     ) -> Look:
         """Take the seats if it is their turn; else, with ``wait``, stand in the queue.
 
-        ``waits``: whether it has a place in the queue already, as far as is known.
+        ``waits``: whether it has a place in the queue already, as far as is known. Without
+        ``whole`` it reads no more than it needs for that; who is ``overdue`` is not told then.
         """
         directory, look = claim.key(self._alias).directory, Look(None)
+        read = self._store.read if whole else partial(self._read_needed, claim)
         left_behind, is_new = None, not waits
         for attempt, pause in enumerate(backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE), 1):
             try:
                 if is_new and (lease := self._take_unread(claim, deadline)):
                     return Look(lease)
-                seats = Seats(left_behind or self._store.read(directory, deadline))
+                seats = Seats(left_behind or read(directory, deadline))
                 is_new, left_behind = False, None
-                waits = (place := seats.snapshot.records.get(waiting_key(claim.nonce))) is not None
+                waits = (place := seats.own_place(claim)) is not None
                 look = self._taken(seats, claim, passed_over, deadline)
                 if look.lease is not None:
+                    self.places.pop(claim.nonce, None)  # it was given up with the grant
                     return look
                 if place is None and not wait and not look.turn.granted:
                     return look
                 # In the queue it comes before those who come later and might be faster each time.
                 tries = look.turn.granted and (place or not wait or attempt < _MOST_ATTEMPTS)
-                if not tries and self._join_queue(claim, deadline, place):
-                    if place is not None:
+                if not tries and self._join_queue(claim, deadline, place, look.revision):
+                    waits = True
+                    if place is not None or look.turn.behind is not None:
                         return look
-                    waits, left_behind = True, self._left_behind(claim)
+                    left_behind = self._left_behind(claim)
                     continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
@@ -192,6 +201,7 @@ class SeatRequests:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
                         self.sessions.pop(claim.nonce, None)  # nobody will have to cancel it
+                        self.places.pop(claim.nonce, None)
                     raise
             time.sleep(pause)
         if wait:
@@ -209,9 +219,18 @@ class SeatRequests:
         turn = seats.turn(claim, limit, passed_over)
         if turn.granted:
             lease = self._grant(seats, claim, limit, passed_over, deadline)
-        else:
-            claim.refused_by = next(map(seats.holder, seats.holders), None)
+        elif seats.holders:
+            claim.refused_by = seats.holder(seats.holders[0])
         return Look(lease, seats.snapshot.revision, turn)
+
+    def _read_needed(self, claim: Claim, directory: str, deadline: float | None) -> Snapshot:
+        """Read which records there are, and those that decide whether it is a claim's turn.
+
+        What is granted by it depends on LIMIT alone, once the claim waits. Each grant writes that
+        again. So the holders in it are all there are, or more, if LIMIT is as it was read.
+        """
+        keys = [LIMIT, *filter(None, [self.places.get(claim.nonce)])]
+        return self._store.read_some(directory, keys, partial(needed_for, claim), deadline)
 
     def _take_unread(self, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the seats if they are free by what was seen last, and nothing has changed since."""
@@ -230,7 +249,7 @@ class SeatRequests:
         It may be later, too, but not earlier: the claim's place is in it.
         """
         found = self._store.recall(claim.key(self._alias).directory)
-        return found if found and waiting_key(claim.nonce) in found.records else None
+        return found if found and Seats(found).own_place(claim) else None
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.
@@ -267,14 +286,15 @@ class SeatRequests:
             Put(held_key(claim.nonce), value_of(claim), session.id),
         ]
         conditions = self.not_cancelled(claim)
-        if waiting_key(claim.nonce) in snapshot.records:
+        if (place := seats.own_place(claim)) is not None:
             # A waiter that did not come loses its place, or the next one would have to wait for it,
             # too.
-            gone = [waiting_key(claim.nonce), *seats.passed_by(claim, passed_over)]
-            changes.extend(map(Delete, gone))
-            conditions.append(Exists(waiting_key(claim.nonce)))
+            changes.extend(map(Delete, [place.key, *seats.passed_by(claim, passed_over)]))
+            conditions.append(Exists(place.key))
             record = seats.limit_record
-            conditions.append(Exists(LIMIT, record.revision) if record else Absent(LIMIT))
+            # A sweep removes it only where nobody waits.
+            last = Absent(LIMIT) if record is None else Exists(LIMIT, record.revision, lasting=True)
+            conditions.append(last)
         else:
             conditions.append(Unchanged(snapshot.revision))  # also: nobody has come to wait
         self.sessions[claim.nonce] = session
@@ -292,16 +312,20 @@ class SeatRequests:
             )  # fmt: skip
         return lease_on(session, claim.granted(token, sent_at))
 
-    def _join_queue(self, claim: Claim, deadline: float | None, place: Record | None) -> bool:
-        """Take the last place in the queue; False if that has to be tried again after a look.
+    def _join_queue(
+        self, claim: Claim, deadline: float | None, place: Record | None, seen: int
+    ) -> bool:
+        """Take a place in the queue behind all that were ``seen`` by then, a revision.
 
-        With ``place``: keep that one, on the session that the process has now. A place lasts as
-        long as its session.
+        False if that has to be tried again after a look. With ``place``: keep that one, on the
+        session that the process has now. A place lasts as long as its session; who takes one again
+        comes back to where it was, so that a request that comes late takes no second one.
         """
         session = self.session.get(deadline)
         if place is not None and place.session == session.id:
             return True
-        directory, waiting = claim.key(self._alias).directory, waiting_key(claim.nonce)
+        directory = claim.key(self._alias).directory
+        waiting = self.places.setdefault(claim.nonce, waiting_key(claim.nonce, seen))
         conditions = [*self.not_cancelled(claim), Absent(held_key(claim.nonce))]
         if place is not None:
             conditions.append(Exists(waiting))
@@ -328,6 +352,7 @@ class SeatRequests:
 
     def forget(self, claim: Claim, deadline: float | None) -> None:
         """Forget a claim that has no seats, or has left them. A session of its own is ended."""
+        self.places.pop(claim.nonce, None)
         session = self.sessions.pop(claim.nonce, None)
         if session is not None and not self.shares_session(claim):
             with suppress(LockUnavailable):  # it ends by itself
@@ -335,10 +360,14 @@ class SeatRequests:
 
     def leave_queue(self, claim: Claim, deadline: float | None) -> None:
         """Give the place in the queue up."""
-        self.forget(claim, deadline)
         # A request whose answer was lost may have come late, and have granted the seat.
-        leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
-        self._store.apply(claim.key(self._alias).directory, leave, (), deadline)
+        self._store.apply(claim.key(self._alias).directory, self.leaving(claim), (), deadline)
+        self.forget(claim, deadline)
+
+    def leaving(self, claim: Claim) -> list[Change]:
+        """Return the changes with which a claim holds no seats, and waits for none."""
+        place = self.places.get(claim.nonce)
+        return [Delete(key) for key in (held_key(claim.nonce), place) if key is not None]
 
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""

@@ -6,7 +6,9 @@ Each has a directory of its own in the store. In it are
   has since it was read: so grants are made one after the other, and the revision is the token.
   A sweep removes it where nobody holds or waits, unless resize() has set the number.
 - ``h/NONCE``: one who holds seats, bound to the holder's session.
-- ``w/NONCE``: one who waits, bound to the waiter's session; first come, first served.
+- ``w/REVISION-NONCE``: one who waits, bound to the waiter's session; first come, first served: in
+  the order of their keys. A waiter came after this revision. So the keys alone tell whose turn it
+  is, and one who was passed over comes back to its place.
 - ``x/NONCE``: a claim that was cancelled and must not be granted by a request that comes late.
 
 Holding is a record of its own, and never a place in the queue: the first one in line has nothing
@@ -17,7 +19,7 @@ and a writer takes all.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -51,9 +53,9 @@ def held_key(nonce: str) -> str:
     return _HELD + nonce
 
 
-def waiting_key(nonce: str) -> str:
-    """Return the key of the record of one who waits."""
-    return _WAITS + nonce
+def waiting_key(nonce: str, revision: int) -> str:
+    """Return the key of the record of one who waits, and has come after this revision."""
+    return f"{_WAITS}{revision:020}-{nonce}"
 
 
 def cancelled_key(nonce: str) -> str:
@@ -99,14 +101,19 @@ class Availability:
 
 
 class Seats:
-    """The seats of one semaphore or read/write lock, as a snapshot shows them."""
+    """The seats of one semaphore or read/write lock, as a snapshot shows them.
+
+    That may have all keys, and only the records that are needed; see needed_for().
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         records = snapshot.records
+        self.keys: Collection[str] = snapshot.keys or records.keys()
         self.limit_record = records.get(LIMIT)
         self.holders = [record for key, record in records.items() if key.startswith(_HELD)]
-        self.waiters = [record for key, record in records.items() if key.startswith(_WAITS)]
+        #: the keys of those who wait, in the order in which they are served
+        self.line = sorted(key for key in self.keys if key.startswith(_WAITS))
 
     @property
     def limit(self) -> int | None:
@@ -148,8 +155,7 @@ class Seats:
                 )
             wanted = agreed
         others = any(
-            record.key not in (held_key(claim.nonce), waiting_key(claim.nonce))
-            for record in (*self.holders, *self.waiters)
+            key.startswith((_HELD, _WAITS)) and not key.endswith(claim.nonce) for key in self.keys
         )
         if agreed not in (None, wanted) and others:
             raise ValueNotAgreed(
@@ -165,26 +171,37 @@ class Seats:
 
     def turn(self, claim: Claim, limit: int, passed_over: PassedOver = frozenset()) -> Availability:
         """Return whether it is a claim's turn: it is served after all who came before."""
-        ahead = [record for record in self._ahead_of(claim) if record.session not in passed_over]
+        ahead = [one for one in self.ahead_of(claim) if one.session not in passed_over]
         free = limit - self.taken
         # The holder of the only seat of a line may be gone, too; see Claim.
         before = [*self.holders, *ahead] if claim.keeps_place else ahead
-        own = self.snapshot.records.get(waiting_key(claim.nonce))
-        processes = processes_of(before, own)
+        processes = processes_of(before, self.own_place(claim))
         if ahead:
             first = ahead[0]
-            is_due = int(first.value["seats"]) <= free
+            is_due = first.value is not None and int(first.value["seats"]) <= free
             overdue = Overdue(first.key, first.session) if is_due else None
             return Availability(False, ahead[-1].key, overdue, processes)
         return Availability(claim.seats <= free, processes=processes)
 
+    def own_place(self, claim: Claim) -> Record | None:
+        """Return the record with which a claim waits; None if it does not."""
+        own = next((key for key in self.line if key.endswith(claim.nonce)), None)
+        return None if own is None else self._record(own)
+
     def passed_by(self, claim: Claim, passed_over: PassedOver) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""
-        return [record.key for record in self._ahead_of(claim) if record.session in passed_over]
+        return [one.key for one in self.ahead_of(claim) if one.session in passed_over]
 
-    def _ahead_of(self, claim: Claim) -> list[Record]:
-        own = waiting_key(claim.nonce)
-        return list(takewhile(lambda record: record.key != own, self.waiters))
+    def ahead_of(self, claim: Claim) -> list[Record]:
+        """Return the records of those who wait and came before a claim; of all if it does not."""
+        return [
+            self._record(key)
+            for key in takewhile(lambda key: not key.endswith(claim.nonce), self.line)
+        ]
+
+    def _record(self, key: str) -> Record:
+        """Return a record; what was not read has no value, and counts as of another process."""
+        return self.snapshot.records.get(key) or Record(key, None, 0, 0, session=key)
 
     def lease_of(self, record: Record) -> Lease:
         """Return the lease that a holder's record stands for; its local deadline means nothing."""
@@ -209,7 +226,7 @@ class Seats:
         """Return who holds seats, by since when, and who waits, in the order of being served."""
         _, kind, name = LockKey.of_directory(alias, self.snapshot.directory)
         slots = (self.limit or 0) if kind is Kind.SEMAPHORE else 1
-        waiters = tuple(self._waiting(record) for record in self.waiters)
+        waiters = tuple(self._waiting(self.snapshot.records[key]) for key in self.line)
         token = None if self.limit_record is None else self.limit_record.revision  # the last one
         info = LockInfo(name, alias, token=token, waiters=waiters, kind=kind, slots=slots)
         if not self.holders:
@@ -240,6 +257,15 @@ class Seats:
     def _waiting(self, record: Record) -> Waiting:
         waited = time_of(self.snapshot) - since_when(record, self.snapshot)
         return Waiting.of(owner_of(record), waited.total_seconds())
+
+
+def needed_for(claim: Claim, found: Snapshot) -> list[str]:
+    """Return which records beside LIMIT decide whether it is a claim's turn, by all keys.
+
+    A record never changes what is asked of it here, but that a writer may become a reader.
+    """
+    own, behind = held_key(claim.nonce), bool(Seats(found).ahead_of(claim))
+    return [key for key in found.keys if (key == own if behind else key.startswith(_HELD))]
 
 
 def processes_of(before: Iterable[Record], own: Record | None) -> int:

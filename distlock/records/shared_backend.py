@@ -18,7 +18,7 @@ from distlock.backends.background import Cleanup, answer_due
 from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.reading import read, together
 from distlock.backends.settings import BackendSettings
-from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
+from distlock.backends.store import Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
@@ -33,7 +33,6 @@ from distlock.records.seats import (
     cancelled_key,
     held_key,
     value_of,
-    waiting_key,
 )
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, LockKey, State, SweepResult
 
@@ -112,7 +111,8 @@ class SharedBackend(BaseBackend):
         """
         directory, passed_over = self._directory(claim), PassedOver()
         began, known_until = clock(), self.calls.due()
-        look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
+        whole = waits = claim.keeps_place
+        look = yield from self._look(claim, passed_over, deadline, waits=waits, whole=whole)
         overdue, since = look.turn.overdue, clock()
         while look.lease is None:
             try:
@@ -123,15 +123,18 @@ class SharedBackend(BaseBackend):
                 pause = self.pause_behind(look.turn.processes if overdue is None else 1)
                 hint = self.hint(directory, look.revision, look.turn.behind)
                 try:
-                    yield Wait(hint, clock() + left(deadline, pause))
+                    # Who is woken, and not by the time, need not look for one who has not come.
+                    is_woken = yield Wait(hint, clock() + left(deadline, pause))
                 finally:
                     hint.abandon()
                 if claim.keeps_place and clock() - began >= pause:
                     return None
+                is_late = overdue is not None or bool(passed_over) or left(deadline, 1.0) <= 0
+                whole = claim.keeps_place or is_late or not is_woken
                 if overdue is not None and clock() - since >= self.patience(len(passed_over)):
                     passed_over |= {overdue.session}
                 asked_until = self.calls.due()
-                look = yield from self._look(claim, passed_over, deadline, waits=True)
+                look = yield from self._look(claim, passed_over, deadline, whole=whole)
                 known_until = asked_until
             except LockUnavailable:
                 if left(deadline, 1.0) > 0 or known_until is None or clock() >= known_until:
@@ -164,9 +167,15 @@ class SharedBackend(BaseBackend):
             return Pending()
 
     def _look(
-        self, claim: Claim, passed_over: PassedOver, deadline: float | None, *, waits: bool
+        self,
+        claim: Claim,
+        passed_over: PassedOver,
+        deadline: float | None,
+        *,
+        whole: bool,
+        waits: bool = True,
     ) -> Steps[Look]:
-        look = partial(self._requests.look, claim, True, passed_over, waits=waits)
+        look = partial(self._requests.look, claim, True, passed_over, waits=waits, whole=whole)
         try:
             return (yield self.asking(look, deadline, partial(self.cleanup.add, claim)))  # type: ignore[no-any-return]
         except LockUnavailable as error:
@@ -227,7 +236,7 @@ class SharedBackend(BaseBackend):
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel(). A request that comes later finds the claim cancelled."""
-        changes: list[Change] = [Delete(held_key(claim.nonce)), Delete(waiting_key(claim.nonce))]
+        changes = self._requests.leaving(claim)
         if self._backend.capabilities.late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))

@@ -149,10 +149,10 @@ def test_an_answer_that_comes_late_makes_no_earlier_state_look_like_the_present_
 
     def view(version, revision, **said):
         node = DirectoryNode(path, "made", "change", Stat(version, revision, revision))
-        record = RecordNode(f"{path}/a", 1, None, 1, 1, revision, 0, 1)
+        record = RecordNode(f"{path}/a", 1, None, 1, 1, revision, 0, 0, 1)
         return DirectoryView(node, {"a": record}, **said)
 
-    latest = view(3, 30, complete=True)
+    latest = view(3, 30, keys=["a"])
     seen.keep(latest)
     seen.keep(view(2, 20), ["a"])
     assert seen[path] is latest

@@ -72,6 +72,10 @@ class Applying:
         #: what is to become of each key; those that are deleted, if only to be put again
         self._last = {change.key: change for change in self.changes}
         self._deleted = {change.key for change in self.changes if not isinstance(change, Put)}
+        #: of which the versions are compared, in place of that of the directory
+        self._lasting = {
+            one.key for one in self.conditions if isinstance(one, Exists) and one.lasting
+        }
         self._maybe_applied = False
         self._overtaken = False
 
@@ -86,6 +90,8 @@ class Applying:
     def _run(self) -> int | None:
         sure = False  # that what was read is not older than this call
         known = self.seen_last.get(self.path)
+        if known is not None and not known.knows(self._keys):
+            known = None
         seen = known or self._look(sync=False)
         may_be_refused = known is not None and self.path in self.seen_last.contended
         while True:
@@ -175,9 +181,10 @@ class Applying:
         # A session may take a record along before this is carried out: each is checked.
         for key in self._keys:
             old, change, node = seen.records.get(key), self._last.get(key), directory.record(key)
+            found = old.version if old is not None and key in self._lasting else -1
             if not isinstance(change, Put):
                 if old is not None:
-                    operations.append(Delete(node, -1) if change else CheckVersion(node, -1))
+                    operations.append((Delete if change else CheckVersion)(node, found))
                 elif version == -1:  # there is no other way to check that nothing is there
                     operations += [Create(node, b"", acl, 0), Delete(node, -1)]
                 continue
@@ -185,10 +192,10 @@ class Applying:
             kept = None if key in self._deleted else old
             if kept is not None and kept.owner == owner:
                 created = None if kept.created == kept.czxid else kept.created
-                operations.append(SetData(node, record_data(change, created), -1))
+                operations.append(SetData(node, record_data(change, created), found))
                 continue
             if old is not None:
-                operations.append(Delete(node, -1))
+                operations.append(Delete(node, found))
             created = None if kept is None else kept.created
             flags = _EPHEMERAL if owner else 0
             operations.append(Create(node, record_data(change, created), acl, flags))
@@ -208,24 +215,28 @@ class Applying:
                 owner, node = _owner(change, bound), directory.record(key)
                 kept = None if key in self._deleted else old
                 created = revision if kept is None else kept.created
-                czxid = kept.czxid if kept is not None and kept.owner == owner else revision
+                same = kept if kept is not None and kept.owner == owner else None
+                czxid, sets = (same.czxid, same.version + 1) if same else (revision, 0)
                 size = len(record_data(change, created))
                 value = decoded(change.text) if size <= FEW_BYTES else NOT_KEPT
                 records[key] = RecordNode(
-                    node, value, change.session, created, czxid, revision, owner, size
+                    node, value, change.session, created, czxid, revision, sets, owner, size
                 )
         # Each change adds one to the version. If others have changed something in between, not all
         # is known.
-        complete = stat.version == version + 1 and (seen.complete or directory.stat is None)
+        before = () if directory.stat is None else seen.keys
+        keys = None
+        if before is not None and stat.version == version + 1:
+            keys = {*before}.difference(self._last).union(self._last.keys() & records.keys())
         # Records that sessions have taken along meanwhile are in it, and have changed no version.
         exact = directory.stat is None or (seen.exact and stat.pzxid <= directory.revision)
         after = DirectoryNode(self.path, made, self._nonce, stat)
-        return DirectoryView(after, records, complete, exact)
+        return DirectoryView(after, records, keys, exact)
 
     def _keep(self, after: DirectoryView) -> int:
         """Keep what the change has left behind; return its revision."""
         self.seen_last.keep(after, self._keys)
-        if after.complete:
+        if after.keys is not None:
             self.seen_last.contended.discard(self.path)
         return int(after.directory.stat.mzxid)
 
@@ -238,11 +249,13 @@ class Applying:
         """
         for condition in self.conditions:
             match condition:
-                case Absent() | Exists(revision=None):
+                case Absent() | Exists(revision=None) | Exists(lasting=True):
                     continue
             return True
         return any(
-            isinstance(change, Put) is (key in seen.records) for key, change in self._last.items()
+            isinstance(change, Put) is (key in seen.records)
+            for key, change in self._last.items()
+            if key not in self._lasting
         )
 
     def _send(self, requests: Sequence[Any], bound: dict[str, OpenSession]) -> list[Reply]:

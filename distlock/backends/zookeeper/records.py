@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,6 +102,8 @@ class RecordNode:
     created: int
     czxid: int
     revision: int
+    #: how often the node was written since it was made
+    version: int
     #: the session with the servers that the node is bound to, 0 for none
     owner: int
     #: the bytes of its data
@@ -121,8 +122,8 @@ class RecordNode:
             created = int(fields.get("created", stat.czxid))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the node {path} is not a record") from error
-        revisions = stat.czxid, stat.mzxid
-        return cls(path, value, session, created, *revisions, stat.ephemeralOwner, len(data))
+        numbers = stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner
+        return cls(path, value, session, created, *numbers, len(data))
 
     def record(self, key: str) -> Record:
         """Return what the node stands for."""
@@ -139,10 +140,20 @@ class DirectoryView:
 
     directory: DirectoryNode
     records: Mapping[str, RecordNode]
-    #: whether these are all of its records
-    complete: bool = False
+    #: the keys of all of its records, if they are known
+    keys: Collection[str] | None = None
     #: whether they were all there at one moment, that of the directory's revision
     exact: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of its records are known."""
+        return self.keys is not None and len(self.keys) == len(self.records)
+
+    def knows(self, keys: Collection[str]) -> bool:
+        """Return whether it is known of each of these keys what its record is, if there is one."""
+        unread = {*keys}.difference(self.records)
+        return not unread or (self.keys is not None and unread.isdisjoint(self.keys))
 
 
 class SeenLast(dict[str, DirectoryView]):
@@ -158,22 +169,24 @@ class SeenLast(dict[str, DirectoryView]):
         self.contended: set[str] = set()
 
     def keep(self, seen: DirectoryView, keys: Collection[str] = ()) -> None:
-        """Keep it, if it is not large; if it is not complete, only what it says of these ``keys``.
+        """Keep it, if it is not large; if not all keys are known, only what it says of ``keys``.
 
         The directory and its other records are then kept as they were before. That is of an earlier
         version, so the servers refuse whatever relies on it.
         """
         path, before = seen.directory.path, self.get(seen.directory.path)
         if (
-            not seen.complete
+            seen.keys is None
             and before is not None
+            and before.keys is not None
             and before.directory.made == seen.directory.made
         ):
             if before.directory.stat.version >= seen.directory.stat.version:
                 return  # another thread has seen a later one
             others = {key: node for key, node in before.records.items() if key not in keys}
-            seen = replace(before, records={**others, **seen.records}, exact=False)
-        if not seen.complete or len(seen.records) > _MOST_RECORDS:
+            every = {*before.keys}.difference(keys).union(seen.records)
+            seen = replace(before, records={**others, **seen.records}, keys=every, exact=False)
+        if seen.keys is None or len(seen.keys) > _MOST_RECORDS:
             self.pop(path, None)
             return
         if len(self) >= _MOST_DIRECTORIES:
@@ -253,18 +266,15 @@ class RecordReader(RecordStore):
         path = self._path(directory)
         known = self._seen_last.get(path)
         again = [record.path for record in known.records.values()] if known else []
-        _, nodes, own, stat = self._read(path, lambda keys, _: sorted(keys), again, deadline)
-        if stat is None:
-            self._seen_last.keep(DirectoryView(DirectoryNode(path), {}))
-        elif own and (own[1].version, own[1].pzxid) == (stat.version, stat.pzxid):
-            self._keep(path, own[0], stat, nodes)
+        _, nodes, stat = self._read(path, lambda keys, _: sorted(keys), again, deadline)
         records = (node.record(key) for key, node in nodes.items())
         return Snapshot.of(directory, revision_of(stat), records)
 
     def recall(self, directory: str, keys: Collection[str] = ()) -> Snapshot | None:
         """See RecordStore.recall()."""
         seen = self._seen_last.get(self._path(directory))
-        if seen is None or not (keys or (seen.exact and len(seen.records) <= _FEW_RECORDS)):
+        few = seen and seen.exact and seen.complete and len(seen.records) <= _FEW_RECORDS
+        if seen is None or not (keys or few):
             return None
         nodes = {key: seen.records.get(key) for key in keys} or seen.records
         records = [node.record(key) for key, node in nodes.items() if node is not None]
@@ -291,7 +301,7 @@ class RecordReader(RecordStore):
             needed = more(Snapshot(directory, 0, there, keys=every))
             return {*needed, *(key for key in keys if key in every)}
 
-        found, nodes, _, stat = self._read(path, choose, [*always], deadline, lean=True)
+        found, nodes, stat = self._read(path, choose, [*always], deadline, sync=False)
         records = (node.record(key) for key, node in nodes.items())
         return replace(Snapshot.of(directory, revision_of(stat), records), keys=found)
 
@@ -301,7 +311,7 @@ class RecordReader(RecordStore):
         def choose(keys: Sequence[str], _: object) -> Sequence[str]:
             return first_keys(keys, peek.first)
 
-        keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
+        keys, nodes, stat = self._read(self._path(directory), choose, [], deadline)
         records = {key: node.record(key) for key, node in nodes.items()}
         counts, some = count_keys(keys, peek.count), list_keys(keys, peek.listed)
         return Snapshot(directory, revision_of(stat), records, counts=counts, keys=some)
@@ -324,27 +334,28 @@ class RecordReader(RecordStore):
         again: list[str],
         deadline: float | None,
         *,
-        lean: bool = False,
-    ) -> tuple[Sequence[str], dict[str, RecordNode], Any, Any]:
-        """Return all keys of a directory, the records of those that were chosen, and two more.
+        sync: bool = True,
+    ) -> tuple[Sequence[str], dict[str, RecordNode], Any]:
+        """Return all keys of a directory, the records of those that were chosen, and its stat.
 
-        These are the node of the directory as it was read after that, and its stat of the moment;
-        None if it is not there. ``again``: paths that are read in the request that lists the keys.
-        ``lean``: without a sync and the node of the directory.
+        That is None if it is not there. ``again``: paths that are read in the request that lists
+        the keys. Without ``sync`` what the server says may be older than what others have written,
+        and records that go meanwhile are left out.
         """
         client = self._client()
         before: dict[str, RecordNode | None] = {}
         while True:
-            reads = [GetData(each, None) for each in ([] if lean else [path]) + again]
-            first = [] if lean else [Sync(path)]
+            first = [Sync(path)] if sync else []
+            reads = [GetData(each, None) for each in again]
             replies = client.ask([*first, GetChildren2(path, None), *reads], deadline)
             listed, *replies = replies[len(first) :]
-            own = None if lean else client.found(replies.pop(0))
             listing = client.found(listed)
             if listing is None:
-                return [], {}, None, None
+                self._seen_last.keep(DirectoryView(DirectoryNode(path), {}))
+                return [], {}, None
             children, stat = listing
-            keys = [unescaped(child) for child in children if not child.startswith(_MADE)]
+            marks = [child for child in children if child.startswith(_MADE)]
+            keys = [unescaped(child) for child in children if child not in marks]
             now = records_at(client, dict(zip(again, map(client.found, replies), strict=True)))
             paths = {key: f"{path}/{escaped(key)}" for key in choose(keys, now)}
             new = [each for each in paths.values() if each not in now]
@@ -354,20 +365,24 @@ class RecordReader(RecordStore):
                 for key, each in paths.items()
                 if (one := now[each]) and _was_there(one, before.get(each), stat.mzxid)
             }
-            if len(nodes) == len(paths):
-                return keys, nodes, own, stat
+            gone = 0 if sync else sum(now[each] is None for each in paths.values())
+            if len(nodes) + gone == len(paths):
+                if marks:  # else it is somebody else's node
+                    self._keep(path, marks[0].removeprefix(_MADE), {*keys}, stat, nodes)
+                return keys, nodes, stat
             before = {each: now[each] for each in paths.values()}
             again = [*paths.values()]
 
-    def _keep(self, path: str, data: bytes, stat: Any, nodes: Mapping[str, RecordNode]) -> None:
+    def _keep(
+        self, path: str, made: str, keys: set[str], stat: Any, nodes: Mapping[str, RecordNode]
+    ) -> None:
         most = FEW_BYTES if len(nodes) <= _FEW_RECORDS else 0
-        with suppress(ValueError):  # somebody else's node
-            seen = DirectoryNode.read(path, data, stat)
-            kept = {
-                key: node if node.size <= most else replace(node, value=NOT_KEPT)
-                for key, node in nodes.items()
-            }
-            self._seen_last.keep(DirectoryView(seen, kept, complete=True))
+        kept = {
+            key: node if node.size <= most else replace(node, value=NOT_KEPT)
+            for key, node in nodes.items()
+        }
+        seen = DirectoryNode(path, made, stat=stat)
+        self._seen_last.keep(DirectoryView(seen, kept, keys))
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
