@@ -229,8 +229,7 @@ class SeatRequests:
         What is granted by it depends on LIMIT alone, once the claim waits. Each grant writes that
         again. So the holders in it are all there are, or more, if LIMIT is as it was read.
         """
-        keys = [LIMIT, *filter(None, [self.places.get(claim.nonce)])]
-        return self._store.read_some(directory, keys, partial(needed_for, claim), deadline)
+        return self._store.read_some(directory, [LIMIT], partial(needed_for, claim), deadline)
 
     def _take_unread(self, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the seats if they are free by what was seen last, and nothing has changed since."""
@@ -282,7 +281,7 @@ class SeatRequests:
         sent_at = clock()
         session = self.session_for(claim, deadline)
         changes: list[Change] = [
-            Put(LIMIT, seats.limit_value(limit)),
+            Put(LIMIT, seats.limit_value(limit, claim)),
             Put(held_key(claim.nonce), value_of(claim), session.id),
         ]
         conditions = self.not_cancelled(claim)
@@ -322,8 +321,8 @@ class SeatRequests:
         comes back to where it was, so that a request that comes late takes no second one.
         """
         session = self.session.get(deadline)
-        if place is not None and place.session == session.id:
-            return True
+        if place is not None and (place.value is None or place.session == session.id):
+            return True  # if it was not read, the next whole look tells
         directory = claim.key(self._alias).directory
         waiting = self.places.setdefault(claim.nonce, waiting_key(claim.nonce, seen))
         conditions = [*self.not_cancelled(claim), Absent(held_key(claim.nonce))]

@@ -2,8 +2,9 @@
 
 Each has a directory of its own in the store. In it are
 
-- ``limit``: the number of seats. Every grant writes it again, on the condition that nobody else
-  has since it was read: so grants are made one after the other, and the revision is the token.
+- ``limit``: the number of seats, and who has several of them. Every grant writes it again, on the
+  condition that nobody else has since it was read: so grants are made one after the other, and the
+  revision is the token. So it tells how many seats are taken, too, by the keys of the holders.
   A sweep removes it where nobody holds or waits, unless resize() has set the number.
 - ``h/NONCE``: one who holds seats, bound to the holder's session.
 - ``w/REVISION-NONCE``: one who waits, bound to the waiter's session; first come, first served: in
@@ -40,6 +41,8 @@ from distlock.types.lease import (
 )
 
 LIMIT = "limit"
+#: in the value of LIMIT, the keys of the holders with several seats
+SEVERAL = "several"
 _HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
 #: The sessions of processes whose first waiter did not come in its turn: all that wait in these
 #: are left out.
@@ -112,6 +115,7 @@ class Seats:
         self.keys: Collection[str] = snapshot.keys or records.keys()
         self.limit_record = records.get(LIMIT)
         self.holders = [record for key, record in records.items() if key.startswith(_HELD)]
+        self._held = [key for key in self.keys if key.startswith(_HELD)]
         #: the keys of those who wait, in the order in which they are served
         self.line = sorted(key for key in self.keys if key.startswith(_WAITS))
 
@@ -121,9 +125,15 @@ class Seats:
         return None if self.limit_record is None else int(self.limit_record.value["limit"])
 
     @property
+    def several(self) -> set[str]:
+        """The keys of the holders that have more than one seat, or had when that was granted."""
+        return set(self.limit_record.value.get(SEVERAL, ()) if self.limit_record else ())
+
+    @property
     def taken(self) -> int:
         """How many seats are taken."""
-        return sum(int(record.value["seats"]) for record in self.holders)
+        found = map(self.snapshot.records.get, self._held)
+        return sum(1 if record is None else int(record.value["seats"]) for record in found)
 
     @property
     def forgettable(self) -> bool:
@@ -132,10 +142,12 @@ class Seats:
         others = len(self.snapshot.records) > 1
         return record is not None and not others and not record.value.get("resized")
 
-    def limit_value(self, limit: int) -> dict[str, Any]:
-        """Return the value for the record of the limit; a number of resize() stays."""
+    def limit_value(self, limit: int, claim: Claim) -> dict[str, Any]:
+        """Return the value for the record of the limit with a grant; a number of resize() stays."""
         record = self.limit_record
-        return record.value if record is not None and self.limit == limit else {"limit": limit}
+        said = record.value if record is not None and self.limit == limit else {"limit": limit}
+        several = {held_key(claim.nonce)} if claim.seats > 1 else set()
+        return {**said, SEVERAL: sorted(several.union(self.several.intersection(self._held)))}
 
     def limit_for(self, claim: Claim, alias: str) -> int:
         """Return how many seats there are to be for a claim, which may be the first to say so.
@@ -262,10 +274,11 @@ class Seats:
 def needed_for(claim: Claim, found: Snapshot) -> list[str]:
     """Return which records beside LIMIT decide whether it is a claim's turn, by all keys.
 
-    A record never changes what is asked of it here, but that a writer may become a reader.
+    Each holder that LIMIT does not name has one seat.
     """
-    own, behind = held_key(claim.nonce), bool(Seats(found).ahead_of(claim))
-    return [key for key in found.keys if (key == own if behind else key.startswith(_HELD))]
+    seats = Seats(found)
+    several = () if seats.ahead_of(claim) else seats.several
+    return [key for key in found.keys if key == held_key(claim.nonce) or key in several]
 
 
 def processes_of(before: Iterable[Record], own: Record | None) -> int:

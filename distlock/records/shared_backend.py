@@ -325,8 +325,10 @@ class SharedBackend(BaseBackend):
         """
 
         def decide(found: Snapshot) -> Plan:
-            said = Put(LIMIT, {"limit": limit, "resized": True})
-            return Plan([said], [found.unchanged(LIMIT)], Seats(found).limit)
+            seats = Seats(found)
+            said = seats.limit_record.value if seats.limit_record else {}
+            put = Put(LIMIT, {**said, "limit": limit, "resized": True})
+            return Plan([put], [found.unchanged(LIMIT)], seats.limit)
 
         before: int | None = self.records.change(name, decide, deadline).result
         if before != limit:

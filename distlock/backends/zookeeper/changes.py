@@ -90,12 +90,12 @@ class Applying:
     def _run(self) -> int | None:
         sure = False  # that what was read is not older than this call
         known = self.seen_last.get(self.path)
-        if known is not None and not known.knows(self._keys):
+        if known is not None and not known.knows(self._last.keys() - self._deleted):
             known = None
         seen = known or self._look(sync=False)
         may_be_refused = known is not None and self.path in self.seen_last.contended
         while True:
-            now = seen.directory.revision, seen.records
+            now = seen.directory.revision, seen.there
             if not all(holds(each, *now) for each in self.conditions):
                 if sure:
                     return None
@@ -178,9 +178,10 @@ class Applying:
             operations = [CheckVersion(mark_of(path, made), -1)]
             version = directory.stat.version if self._relies_on_version(seen) else -1
         operations.append(SetData(path, directory_data(made, self._nonce), version))
+        there = seen.there
         # A session may take a record along before this is carried out: each is checked.
         for key in self._keys:
-            old, change, node = seen.records.get(key), self._last.get(key), directory.record(key)
+            old, change, node = there.get(key), self._last.get(key), directory.record(key)
             found = old.version if old is not None and key in self._lasting else -1
             if not isinstance(change, Put):
                 if old is not None:
@@ -253,7 +254,7 @@ class Applying:
                     continue
             return True
         return any(
-            isinstance(change, Put) is (key in seen.records)
+            isinstance(change, Put) is (key in seen.there)
             for key, change in self._last.items()
             if key not in self._lasting
         )

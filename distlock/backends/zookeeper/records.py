@@ -130,6 +130,10 @@ class RecordNode:
         return Record(key, self.value, self.created, self.revision, self.session)
 
 
+#: stands for a record that is there, and was not read
+_UNREAD = RecordNode("", NOT_KEPT, None, 0, 0, -1, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
     """A directory and records in it, as they were read.
@@ -150,10 +154,15 @@ class DirectoryView:
         """Whether all of its records are known."""
         return self.keys is not None and len(self.keys) == len(self.records)
 
+    @property
+    def there(self) -> Mapping[str, RecordNode]:
+        """The records that are there by its keys, be they read or not."""
+        return {**dict.fromkeys(self.keys or (), _UNREAD), **self.records}
+
     def knows(self, keys: Collection[str]) -> bool:
-        """Return whether it is known of each of these keys what its record is, if there is one."""
-        unread = {*keys}.difference(self.records)
-        return not unread or (self.keys is not None and unread.isdisjoint(self.keys))
+        """Return whether the records of these keys were read, or are known to be absent."""
+        there = self.there
+        return not any(there.get(key) is _UNREAD for key in keys)
 
 
 class SeenLast(dict[str, DirectoryView]):
