@@ -138,10 +138,13 @@ class Snapshot:
         ordered = sorted(records, key=lambda record: (record.created, record.key))
         return cls(directory, revision, {record.key: record for record in ordered}, now)
 
-    def unchanged(self, key: str) -> Condition:
-        """Return the condition that a record is as it was found here, or is still absent."""
+    def unchanged(self, key: str, *, lasting: bool = False) -> Condition:
+        """Return the condition that a record is as it was found here, or is still absent.
+
+        For ``lasting`` see Exists.
+        """
         record = self.records.get(key)
-        return Absent(key) if record is None else Exists(key, record.revision)
+        return Absent(key) if record is None else Exists(key, record.revision, lasting)
 
 
 @dataclass(slots=True, unsafe_hash=True)

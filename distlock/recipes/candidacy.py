@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from weakref import ref
 
-from distlock.backends.store import Snapshot
+from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait, despite, or_undo
 from distlock.exceptions import BodyEnded, LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.locking.lock import Lock
-from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term
+from distlock.recipes.candidates import (
+    ENDED,
+    HISTORY,
+    ORDERS,
+    Candidates,
+    Directory,
+    Order,
+    Orders,
+    Term,
+)
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
@@ -60,6 +69,7 @@ class Candidacy:
     ) -> None:
         """``said``: by which name, with which priority and data it stands."""
         self._election, self._said, self._on_lost = election, said, on_lost
+        self._order = order
         # The renewal of its holds, and the callbacks for losses, must not keep it alive.
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
@@ -114,9 +124,9 @@ class Candidacy:
             try:
                 with despite(LockNotHeld, LockLost):  # it had it, and could not begin
                     yield from self.lock._leaving(self.lock.owner)
-                yield from self._membership.joining(deadline)
+                yield from self._membership.joining(deadline, read=self._read_to_join)
                 patient = True
-                snapshot: Snapshot = yield self._election._read(deadline)
+                snapshot: Snapshot = yield self._election._ask(line.read, deadline)
                 if self._membership.note_loss(snapshot):
                     continue  # it was passed over, and stands again
                 awaited, pause = yield from line.look(Candidates(snapshot), deadline)
@@ -138,6 +148,16 @@ class Candidacy:
                     raise
                 yield Wait(self.decided, clock() + left(deadline, _PAUSE))
         return False
+
+    def _read_to_join(self, deadline: float | None) -> Snapshot:
+        """Read who is there only if that decides whether this candidate may come."""
+
+        def needed(found: Snapshot) -> Sequence[str]:
+            said = found.records.get(ORDERS)
+            return () if said and said.value["order"] == self._order else found.keys
+
+        read_some = self._election._store.read_some
+        return read_some(self._election._directory, [ORDERS], needed, deadline)
 
     def _taking_office(
         self, deadline: float | None, line: _Line, limit: float, seen: Snapshot
@@ -252,6 +272,24 @@ class _Line:
         #: known to be free
         self._overdue: str | None = None
         self._free_since: float | None = None
+        #: by key the records of the candidates; these never change
+        self._known: Mapping[str, Record] = {}
+
+    def read(self, deadline: float | None) -> Snapshot:
+        """Read the election; the records of candidates only once."""
+        always = (ORDERS, HISTORY, ENDED)
+
+        def unknown(found: Snapshot) -> list[str]:
+            if self._known and Candidates(found).newcomers_are_last:
+                return []
+            return [key for key in found.keys if key not in self._known]
+
+        read_some = self._election._store.read_some
+        found = read_some(self._election._directory, always, unknown, deadline)
+        there = {**self._known, **found.records}
+        records = {key: there[key] for key in found.keys if key in there}
+        self._known = {key: one for key, one in records.items() if key not in always}
+        return Snapshot.of(found.directory, found.revision, records.values(), found.now)
 
     def look(self, found: Candidates, deadline: float | None) -> Steps[tuple[list[str], float]]:
         """Return the keys of the records to wait for, and the seconds after which to look again.

@@ -145,6 +145,11 @@ class Candidates:
         who = one.name if self.order == "appointed" else one.token
         return bool(self._orders.get("appointed") == who)
 
+    @property
+    def newcomers_are_last(self) -> bool:
+        """Whether whoever comes next leads after all who stand."""
+        return self.order == "first" and self._orders.get("appointed") is None
+
     def awaited_by(self, owner: Owner, passed_over: Collection[str | None] = ()) -> list[str]:
         """Return the keys of the records that one who stands waits for; none if it is the next.
 
@@ -251,8 +256,9 @@ class Candidates:
         ended = [_ended(row, "crashed") for row in self._rows]
         here = Exists(self._records[new.owner].key)
         gone = [Delete(record.key) for record in self.before(new.owner)]
-        changes, conditions = self._writing([*ended, _row(new)])
-        conditions += [self._found.unchanged(ORDERS), here]
+        # While one stands a sweep removes nothing; and ENDED goes only with a change of HISTORY.
+        changes, conditions = self._writing([*ended, _row(new)], lasting=True)
+        conditions += [self._found.unchanged(ORDERS, lasting=True), here]
         return Plan([*changes, *gone[:_MOST_GONE]], conditions, True)
 
     def ending(self, term: int, why: str) -> Plan:
@@ -268,12 +274,14 @@ class Candidates:
         said = {"term": term, "why": why, "until": str(datetime.now(UTC))}
         return Plan([_put(ENDED, **said)], [Absent(ENDED)])
 
-    def _writing(self, rows: list[list[Any]]) -> tuple[list[Change], list[Condition]]:
-        """Return the changes that write the history, and the conditions of that."""
+    def _writing(
+        self, rows: list[list[Any]], *, lasting: bool = False
+    ) -> tuple[list[Change], list[Condition]]:
+        """Return the changes that write the history, and the conditions of that; see Exists."""
         changes: list[Change] = [_put(HISTORY, terms=rows[-MOST_TERMS:])]
         if ENDED in self._found.records:
             changes.append(Delete(ENDED))
-        return changes, [self._found.unchanged(HISTORY), self._found.unchanged(ENDED)]
+        return changes, [self._found.unchanged(key, lasting=lasting) for key in (HISTORY, ENDED)]
 
     def _said(self, key: str) -> dict[str, Any]:
         return self._found.records[key].value if key in self._found.records else {}

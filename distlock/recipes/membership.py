@@ -106,15 +106,20 @@ class Membership:
 
     # Steps
 
-    def joining(self, deadline: float | None = None) -> Steps[Done]:
+    def joining(
+        self,
+        deadline: float | None = None,
+        *,
+        read: Callable[[float | None], Snapshot] | None = None,
+    ) -> Steps[Done]:
         """Put the record; the lease is None if the plan refused it, or this is a member already.
 
-        A record that was lost, and is not back yet, is put again.
+        A record that was lost, and is not back yet, is put again. ``read``: what is read for that.
         """
         lost = self._hold
         if lost is not None and lost.loss_reason() is None:
             return Done()
-        return (yield from joining_all([self], deadline, lost=lost))
+        return (yield from joining_all([self], deadline, lost=lost, read=read))
 
     def updating(
         self, data: Mapping[str, Any], plan: Plan = NOTHING, deadline: float | None = None

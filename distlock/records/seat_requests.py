@@ -290,10 +290,8 @@ class SeatRequests:
             # too.
             changes.extend(map(Delete, [place.key, *seats.passed_by(claim, passed_over)]))
             conditions.append(Exists(place.key))
-            record = seats.limit_record
             # A sweep removes it only where nobody waits.
-            last = Absent(LIMIT) if record is None else Exists(LIMIT, record.revision, lasting=True)
-            conditions.append(last)
+            conditions.append(snapshot.unchanged(LIMIT, lasting=True))
         else:
             conditions.append(Unchanged(snapshot.revision))  # also: nobody has come to wait
         self.sessions[claim.nonce] = session

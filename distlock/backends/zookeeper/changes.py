@@ -113,7 +113,7 @@ class Applying:
             reads = self._reads() if may_be_refused and self._relies_on_version(seen) else ()
             before, (reply, *looks) = seen, self._send([multi, *reads], bound)
             if reply.error is None:
-                return self._keep(self._after(seen, bound, reply.value[0]))
+                return self._keep(seen, self._after(seen, bound, reply.value[0]))
             if reply.lost:
                 seen = self._look(sync=True)
                 if not isinstance(reply.error, NotSent):
@@ -234,9 +234,10 @@ class Applying:
         after = DirectoryNode(self.path, made, self._nonce, stat)
         return DirectoryView(after, records, keys, exact)
 
-    def _keep(self, after: DirectoryView) -> int:
+    def _keep(self, seen: DirectoryView, after: DirectoryView) -> int:
         """Keep what the change has left behind; return its revision."""
-        self.seen_last.keep(after, self._keys)
+        keys = [key for key in self._keys if key in self._last or seen.knows([key])]
+        self.seen_last.keep(after, keys)
         if after.keys is not None:
             self.seen_last.contended.discard(self.path)
         return int(after.directory.stat.mzxid)
