@@ -90,7 +90,7 @@ class Applying:
     def _run(self) -> int | None:
         sure = False  # that what was read is not older than this call
         known = self.seen_last.get(self.path)
-        if known is not None and not known.knows(self._last.keys() - self._deleted):
+        if known is not None and known.unread(self._last.keys() - self._deleted):
             known = None
         seen = known or self._look(sync=False)
         may_be_refused = known is not None and self.path in self.seen_last.contended
@@ -236,8 +236,7 @@ class Applying:
 
     def _keep(self, seen: DirectoryView, after: DirectoryView) -> int:
         """Keep what the change has left behind; return its revision."""
-        keys = [key for key in self._keys if key in self._last or seen.knows([key])]
-        self.seen_last.keep(after, keys)
+        self.seen_last.keep(after, {*self._keys} - seen.unread({*self._keys} - {*self._last}))
         if after.keys is not None:
             self.seen_last.contended.discard(self.path)
         return int(after.directory.stat.mzxid)
@@ -254,8 +253,9 @@ class Applying:
                 case Absent() | Exists(revision=None) | Exists(lasting=True):
                     continue
             return True
+        there = seen.there
         return any(
-            isinstance(change, Put) is (key in seen.there)
+            isinstance(change, Put) is (key in there)
             for key, change in self._last.items()
             if key not in self._lasting
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -157,12 +157,15 @@ class DirectoryView:
     @property
     def there(self) -> Mapping[str, RecordNode]:
         """The records that are there by its keys, be they read or not."""
-        return {**dict.fromkeys(self.keys or (), _UNREAD), **self.records}
+        return (
+            self.records
+            if self.complete
+            else dict.fromkeys(self.keys or (), _UNREAD) | self.records
+        )
 
-    def knows(self, keys: Collection[str]) -> bool:
-        """Return whether the records of these keys were read, or are known to be absent."""
-        there = self.there
-        return not any(there.get(key) is _UNREAD for key in keys)
+    def unread(self, keys: Iterable[str]) -> set[str]:
+        """Return those of these keys that have records which were not read."""
+        return {*keys}.intersection(self.keys or ()).difference(self.records)
 
 
 class SeenLast(dict[str, DirectoryView]):
