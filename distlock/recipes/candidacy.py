@@ -28,6 +28,7 @@ from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Done
+from distlock.records.seats import owner_of
 from distlock.runtime.hold import OnLost
 from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, Lease, LockInfo, LockKey, Owner, State
@@ -150,7 +151,7 @@ class Candidacy:
         return False
 
     def _read_to_join(self, deadline: float | None) -> Snapshot:
-        """Read who is there only if that decides whether this candidate may come."""
+        """Read the order; the candidates only if they keep this one from setting another order."""
 
         def needed(found: Snapshot) -> Sequence[str]:
             said = found.records.get(ORDERS)
@@ -276,17 +277,20 @@ class _Line:
         self._known: Mapping[str, Record] = {}
 
     def read(self, deadline: float | None) -> Snapshot:
-        """Read the election; the records of candidates only once."""
-        always = (ORDERS, HISTORY, ENDED)
+        """Read the election; the records of candidates only once, and only if they count."""
+        always, known = (ORDERS, HISTORY, ENDED), self._known
 
         def unknown(found: Snapshot) -> list[str]:
-            if self._known and Candidates(found).newcomers_are_last:
+            stands = any(
+                owner_of(known[key]) == self._lock.owner for key in known.keys() & found.keys
+            )
+            if stands and Candidates(found).newcomers_are_last:
                 return []
-            return [key for key in found.keys if key not in self._known]
+            return [key for key in found.keys if key not in known]
 
         read_some = self._election._store.read_some
         found = read_some(self._election._directory, always, unknown, deadline)
-        there = {**self._known, **found.records}
+        there = {**known, **found.records}
         records = {key: there[key] for key in found.keys if key in there}
         self._known = {key: one for key, one in records.items() if key not in always}
         return Snapshot.of(found.directory, found.revision, records.values(), found.now)

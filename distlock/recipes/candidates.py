@@ -147,7 +147,7 @@ class Candidates:
 
     @property
     def newcomers_are_last(self) -> bool:
-        """Whether whoever comes next leads after all who stand."""
+        """Whether a candidate that comes now leads after all who stand."""
         return self.order == "first" and self._orders.get("appointed") is None
 
     def awaited_by(self, owner: Owner, passed_over: Collection[str | None] = ()) -> list[str]:

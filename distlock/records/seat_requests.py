@@ -189,9 +189,11 @@ class SeatRequests:
                     return look
                 # In the queue it comes before those who come later and might be faster each time.
                 tries = look.turn.granted and (place or not wait or attempt < _MOST_ATTEMPTS)
-                if not tries and self._join_queue(claim, deadline, place, look.revision):
-                    waits = True
-                    if place is not None or look.turn.behind is not None:
+                new = waiting_key(claim.nonce, look.revision)
+                if not tries and self._join_queue(claim, deadline, place, new):
+                    waits, is_last = True, self.places.get(claim.nonce) == new
+                    # Those that were seen are ahead of it, unless it came back to an earlier place.
+                    if place is not None or (is_last and look.turn.behind is not None):
                         return look
                     left_behind = self._left_behind(claim)
                     continue
@@ -226,8 +228,8 @@ class SeatRequests:
     def _read_needed(self, claim: Claim, directory: str, deadline: float | None) -> Snapshot:
         """Read which records there are, and those that decide whether it is a claim's turn.
 
-        What is granted by it depends on LIMIT alone, once the claim waits. Each grant writes that
-        again. So the holders in it are all there are, or more, if LIMIT is as it was read.
+        A grant to one who waits relies on LIMIT alone, because each grant writes that again. So if
+        LIMIT is as it was read, no holder has come since.
         """
         return self._store.read_some(directory, [LIMIT], partial(needed_for, claim), deadline)
 
@@ -255,7 +257,7 @@ class SeatRequests:
 
         LockUnavailable if the claim was cancelled.
         """
-        if cancelled_key(claim.nonce) in seats.snapshot.records:
+        if cancelled_key(claim.nonce) in seats.keys:
             raise LockUnavailable(f"{claim.kind} {claim.name!r}: the claim was cancelled")
         record = seats.snapshot.records.get(held_key(claim.nonce))
         if record is None:
@@ -310,19 +312,19 @@ class SeatRequests:
         return lease_on(session, claim.granted(token, sent_at))
 
     def _join_queue(
-        self, claim: Claim, deadline: float | None, place: Record | None, seen: int
+        self, claim: Claim, deadline: float | None, place: Record | None, new: str
     ) -> bool:
-        """Take a place in the queue behind all that were ``seen`` by then, a revision.
+        """Take a place in the queue with a ``new`` key; False if that has to be tried again.
 
-        False if that has to be tried again after a look. With ``place``: keep that one, on the
-        session that the process has now. A place lasts as long as its session; who takes one again
-        comes back to where it was, so that a request that comes late takes no second one.
+        With ``place``: keep that one, on the session that the process has now. A place lasts as
+        long as its session. A claim that has lost it comes back to where it was, with its old key:
+        so a request that comes late takes no second place.
         """
         session = self.session.get(deadline)
         if place is not None and (place.value is None or place.session == session.id):
             return True  # if it was not read, the next whole look tells
         directory = claim.key(self._alias).directory
-        waiting = self.places.setdefault(claim.nonce, waiting_key(claim.nonce, seen))
+        waiting = self.places.setdefault(claim.nonce, new if place is None else place.key)
         conditions = [*self.not_cancelled(claim), Absent(held_key(claim.nonce))]
         if place is not None:
             conditions.append(Exists(waiting))

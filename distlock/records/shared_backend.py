@@ -123,13 +123,13 @@ class SharedBackend(BaseBackend):
                 pause = self.pause_behind(look.turn.processes if overdue is None else 1)
                 hint = self.hint(directory, look.revision, look.turn.behind)
                 try:
-                    # Who is woken, and not by the time, need not look for one who has not come.
                     is_woken = yield Wait(hint, clock() + left(deadline, pause))
                 finally:
                     hint.abandon()
                 if claim.keeps_place and clock() - began >= pause:
                     return None
                 is_late = overdue is not None or bool(passed_over) or left(deadline, 1.0) <= 0
+                # A caller that is woken need not look for one who does not come.
                 whole = claim.keeps_place or is_late or not is_woken
                 if overdue is not None and clock() - since >= self.patience(len(passed_over)):
                     passed_over |= {overdue.session}

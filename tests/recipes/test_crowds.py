@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from distlock.backends.store import RecordStore
 from distlock.recipes import RWLock, Semaphore
 from distlock.records import shared_backend
 from tests.contract.actors import PATIENCE
@@ -21,7 +22,10 @@ class Counter:
     def __init__(self, monkeypatch, store):
         self.count = 0
         self._mutex = threading.Lock()
-        for name in ("read", "get", "apply", "renew", "open_session", "end_session"):
+        names = ["read", "get", "apply", "renew", "open_session", "end_session"]
+        if type(store).read_some is not RecordStore.read_some:
+            names.append("read_some")
+        for name in names:
             monkeypatch.setattr(type(store), name, self._counted(getattr(type(store), name)))
 
     def _counted(self, method):

@@ -53,6 +53,8 @@ def there(store, directory):
         (lambda there: Exists("there", there["now"]), True),
         (lambda there: Exists("there", there["created"]), False),
         (lambda there: Exists("there", there["other"]), False),
+        (lambda there: Exists("there", there["now"], lasting=True), True),
+        (lambda there: Exists("there", there["created"], lasting=True), False),
         (lambda there: Exists("new", there["now"]), False),
         (lambda there: Exists("new", 0), False),
         (lambda there: Unchanged(there["other"]), True),

@@ -6,9 +6,10 @@ from functools import partial
 from threading import BrokenBarrierError
 
 import pytest
+from kazoo.protocol.serialization import GetChildren2, GetData
 
 from distlock import ValueNotAgreed, locks
-from distlock.backends.store import Delete, Put
+from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.backends.zookeeper.records import (
     DirectoryNode,
     DirectoryView,
@@ -21,8 +22,9 @@ from distlock.recipes import Barrier, Semaphore
 from distlock.records.shared_backend import SharedBackend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.recipes.wrapping import in_thread
 
-Stat = namedtuple("Stat", "version mzxid pzxid")
+NodeStat = namedtuple("NodeStat", "version mzxid pzxid")
 
 
 @pytest.fixture
@@ -143,12 +145,118 @@ def test_who_lines_up_behind_one_who_has_just_gone_is_woken(using, other, monkey
     waiting.release()
 
 
+def test_who_lines_up_behind_a_waiter_that_has_just_gone_is_woken(using, other, monkeypatch, name):
+    """It waits for the place that it has seen, and looks no more before it waits."""
+    held = Semaphore(name, 1, using=using)
+    held.acquire()
+    directory, store = f"semaphore:{name}", locks[using].store
+    before = in_thread(visit, Semaphore(name, 1, using="other"))
+    waits = eventually(lambda: line_in(other, directory))
+    monkeypatch.setattr(SharedBackend, "pause_behind", lambda *processes: 10 * PATIENCE)
+    apply = store.apply
+
+    def apply_late(where, changes, *more):
+        if any(change.key.startswith("w/") for change in changes if isinstance(change, Put)):
+            locks["other"].close()
+            eventually(lambda: store.missing(directory, waits))
+        return apply(where, changes, *more)
+
+    monkeypatch.setattr(store, "apply", apply_late)
+    waiting, began = in_thread(visit, Semaphore(name, 1, using=using)), clock()
+    eventually(lambda: line_in(store, directory).keys() - waits.keys())
+    held.release()
+    assert waiting() is True
+    assert clock() - began < PATIENCE / 2
+    assert before() is True  # it has lined up again
+
+
+def test_who_comes_back_to_its_place_waits_for_nobody_behind_it(using, other, monkeypatch, name):
+    """Its session has ended; the one behind it waits for it again."""
+    held = Semaphore(name, 1, using=using)
+    held.acquire()
+    directory, store, served = f"semaphore:{name}", locks[using].store, []
+    monkeypatch.setattr(SharedBackend, "pause_behind", lambda *processes: 10 * PATIENCE)
+    first = in_thread(visit, Semaphore(name, 1, using="other"), lambda: served.append("first"))
+    eventually(lambda: line_in(other, directory))
+    second = in_thread(visit, Semaphore(name, 1, using=using), lambda: served.append("second"))
+    both = eventually(lambda: len(line := line_in(store, directory)) == 2 and line)
+    began = clock()
+    locks["other"].close()
+    eventually(lambda: (now := line_in(store, directory)) != both and now.keys() == both.keys())
+    held.release()
+    assert first() is True
+    assert second() is True
+    assert (served, clock() - began < PATIENCE / 2) == (["first", "second"], True)
+
+
+def line_in(store, directory):
+    """Return the keys of those who wait, and when their records were made."""
+    found = store.read(directory).records
+    return {key: one.created for key, one in found.items() if key.startswith("w/")}
+
+
+@pytest.mark.parametrize("crowd", [1, 12])
+def test_who_waits_reads_names_alone_however_many_wait(using, sent, name, crowd):
+    assert visit(Semaphore(f"{name}-before", 1, using=using))  # opens the session
+    held = Semaphore(name, 2, using="other")
+    held.acquire(n=2)
+    waiting = []
+    for number in range(1, crowd + 1):
+        waiting.append(in_thread(visit, Semaphore(name, 2, using="other")))
+        eventually(lambda: len(held.info().waiters) == number)  # noqa: B023 - called at once
+    sent.clear()
+    last = in_thread(visit, Semaphore(name, 2, using=using))
+    eventually(lambda: len(held.info().waiters) == crowd + 1)
+    kinds = [[type(request) for request in requests] for requests in sent]
+    assert kinds == [[GetChildren2, GetData], [Multi]]
+    held.release()
+    assert all(each() for each in (*waiting, last))
+    requests = [type(request) for requests in sent for request in requests]
+    assert requests.count(Multi) == 3
+    assert requests.count(GetData) <= requests.count(GetChildren2) <= 4
+
+
+def visit(semaphore, inside=lambda: None):
+    """Take a seat, and leave it; return whether that was all in time."""
+    if taken := semaphore.acquire(timeout=PATIENCE):
+        inside()
+        semaphore.release()
+    return taken
+
+
+def test_a_change_that_relies_on_a_lasting_record_is_not_refused_for_others(
+    store, other, sent, name
+):
+    before = store.apply(name, [Put("a", 1)])
+    other.apply(name, [Put("b", 1)])
+    sent.clear()
+    now = store.apply(name, [Put("a", 2)], [Exists("a", before, lasting=True)])
+    assert [[type(request) for request in requests] for requests in sent] == [[Multi]]
+    other.apply(name, [Put("a", 3)])
+    assert store.apply(name, [Put("a", 4)], [Exists("a", now, lasting=True)]) is None
+    assert store.get(name, "a").value == 3
+
+
+def test_what_was_not_read_is_removed_and_replaced_as_it_is_by_now(store, other, name):
+    """A read of names alone is all that this process knows."""
+    other.apply(name, [Put("a", 1), Put("b", 1, other.open_session(60).id)])
+    assert store.read_some(name, [], lambda found: []).keys == ["a", "b"]
+    assert store.apply(name, [Delete("b")], [Exists("b")])
+    assert store.apply(name, [Delete("b")], [Exists("b")]) is None
+    revision = store.read_some(name, [], lambda found: []).revision
+    other.apply(name, [Put("a", 2)])
+    assert store.apply(name, [Put("a", 3)], [Unchanged(revision)]) is None
+    assert store.apply(name, [Put("a", 4)], [Absent("a")]) is None
+    assert store.apply(name, [Put("a", 5), Delete("c")])
+    assert {key: one.value for key, one in other.read(name).records.items()} == {"a": 5}
+
+
 def test_an_answer_that_comes_late_makes_no_earlier_state_look_like_the_present_one():
     """Of two threads one hears last of the earlier change, and others have changed that record."""
     seen, path = SeenLast(), "/directory"
 
     def view(version, revision, **said):
-        node = DirectoryNode(path, "made", "change", Stat(version, revision, revision))
+        node = DirectoryNode(path, "made", "change", NodeStat(version, revision, revision))
         record = RecordNode(f"{path}/a", 1, None, 1, 1, revision, 0, 0, 1)
         return DirectoryView(node, {"a": record}, **said)
 

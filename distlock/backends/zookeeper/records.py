@@ -157,11 +157,7 @@ class DirectoryView:
     @property
     def there(self) -> Mapping[str, RecordNode]:
         """The records that are there by its keys, be they read or not."""
-        return (
-            self.records
-            if self.complete
-            else dict.fromkeys(self.keys or (), _UNREAD) | self.records
-        )
+        return {**dict.fromkeys(self.keys or (), _UNREAD), **self.records}
 
     def unread(self, keys: Iterable[str]) -> set[str]:
         """Return those of these keys that have records which were not read."""
