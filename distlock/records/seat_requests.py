@@ -48,6 +48,7 @@ logger = logging.getLogger("distlock")
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 #: Attempts to take free seats before it stands in the queue.
 _MOST_ATTEMPTS = 3
+_OVERTAKEN = "others changed it before each attempt to take it"
 #: The session of the process is renewed before records are bound to it, if less than this part of
 #: it is left. One that was opened for an attempt is used for the next one, if so much is left.
 _FRESH_SHARED, _FRESH_OWN = 2 / 3, 9 / 10
@@ -134,6 +135,10 @@ class Look:
     revision: int = 0
     turn: Availability = Availability(False)
 
+    def waits_before(self, key: str) -> bool:
+        """Return whether the record to wait for is in line before one with this key."""
+        return self.turn.behind is not None and self.turn.behind < key
+
 
 @dataclass(eq=False)
 class SeatRequests:
@@ -173,13 +178,11 @@ class SeatRequests:
         """
         directory, look = claim.key(self._alias).directory, Look(None)
         read = self._store.read if whole else partial(self._read_needed, claim)
-        left_behind, is_new = None, not waits
         for attempt, pause in enumerate(backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE), 1):
             try:
-                if is_new and (lease := self._take_unread(claim, deadline)):
+                if attempt == 1 and not waits and (lease := self._take_unread(claim, deadline)):
                     return Look(lease)
-                seats = Seats(left_behind or read(directory, deadline))
-                is_new, left_behind = False, None
+                seats = Seats(read(directory, deadline))
                 waits = (place := seats.own_place(claim)) is not None
                 look = self._taken(seats, claim, passed_over, deadline)
                 if look.lease is not None:
@@ -189,27 +192,23 @@ class SeatRequests:
                     return look
                 # In the queue it comes before those who come later and might be faster each time.
                 tries = look.turn.granted and (place or not wait or attempt < _MOST_ATTEMPTS)
-                new = waiting_key(claim.nonce, look.revision)
-                if not tries and self._join_queue(claim, deadline, place, new):
-                    waits, is_last = True, self.places.get(claim.nonce) == new
-                    # Those that were seen are ahead of it, unless it came back to an earlier place.
-                    if place is not None or (is_last and look.turn.behind is not None):
+                if not tries and (key := self._join_queue(claim, deadline, place, look.revision)):
+                    waits = True
+                    # If it came back to an earlier place, those that it has seen may be behind it.
+                    if place is not None or look.waits_before(key):
                         return look
-                    left_behind = self._left_behind(claim)
                     continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
                 if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
-                        self.sessions.pop(claim.nonce, None)  # nobody will have to cancel it
-                        self.places.pop(claim.nonce, None)
+                        self._drop(claim)  # nobody will have to cancel it
                     raise
             time.sleep(pause)
         if wait:
             return look
-        problem = "others changed it before each attempt to take it"
-        raise LockUnavailable(f"{claim.kind} {claim.name!r} on {self._alias!r}: {problem}")
+        raise LockUnavailable(f"{claim.kind} {claim.name!r} on {self._alias!r}: {_OVERTAKEN}")
 
     def _taken(
         self, seats: Seats, claim: Claim, passed_over: PassedOver, deadline: float | None
@@ -243,14 +242,6 @@ class SeatRequests:
             return None
         is_free = seats.turn(claim, limit).granted
         return self._grant(seats, claim, limit, frozenset(), deadline) if is_free else None
-
-    def _left_behind(self, claim: Claim) -> Snapshot | None:
-        """Return what the change has left behind with which a claim has lined up, if it is known.
-
-        It may be later, too, but not earlier: the claim's place is in it.
-        """
-        found = self._store.recall(claim.key(self._alias).directory)
-        return found if found and Seats(found).own_place(claim) else None
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.
@@ -312,28 +303,31 @@ class SeatRequests:
         return lease_on(session, claim.granted(token, sent_at))
 
     def _join_queue(
-        self, claim: Claim, deadline: float | None, place: Record | None, new: str
-    ) -> bool:
-        """Take a place in the queue with a ``new`` key; False if that has to be tried again.
+        self, claim: Claim, deadline: float | None, place: Record | None, seen: int
+    ) -> str | None:
+        """Take a place in the queue behind all that were ``seen`` by then, a revision.
 
-        With ``place``: keep that one, on the session that the process has now. A place lasts as
-        long as its session. A claim that has lost it comes back to where it was, with its old key:
-        so a request that comes late takes no second place.
+        Returns its key, None if that has to be tried again. With ``place``: keep that one, on the
+        session that the process has now. A place lasts as long as its session. A claim that has
+        lost it comes back to where it was, with its old key: so a request that comes late takes no
+        second place.
         """
         session = self.session.get(deadline)
         if place is not None and (place.value is None or place.session == session.id):
-            return True  # if it was not read, the next whole look tells
+            return place.key  # if it was not read, the next whole look tells
         directory = claim.key(self._alias).directory
-        waiting = self.places.setdefault(claim.nonce, new if place is None else place.key)
+        new = waiting_key(claim.nonce, seen) if place is None else place.key
+        waiting = self.places.setdefault(claim.nonce, new)
         conditions = [*self.not_cancelled(claim), Absent(held_key(claim.nonce))]
         if place is not None:
             conditions.append(Exists(waiting))
         change = Put(waiting, place.value if place else value_of(claim), session.id)
         try:
-            return self._store.apply(directory, [change], conditions, deadline) is not None
+            joined = self._store.apply(directory, [change], conditions, deadline) is not None
         except SessionEnded:
             self.session.drop(session)
-            return False
+            return None
+        return waiting if joined else None
 
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
@@ -351,11 +345,14 @@ class SeatRequests:
 
     def forget(self, claim: Claim, deadline: float | None) -> None:
         """Forget a claim that has no seats, or has left them. A session of its own is ended."""
-        self.places.pop(claim.nonce, None)
-        session = self.sessions.pop(claim.nonce, None)
+        session = self._drop(claim)
         if session is not None and not self.shares_session(claim):
             with suppress(LockUnavailable):  # it ends by itself
                 self._store.end_session(session.id, deadline)
+
+    def _drop(self, claim: Claim) -> Session | None:
+        self.places.pop(claim.nonce, None)
+        return self.sessions.pop(claim.nonce, None)
 
     def leave_queue(self, claim: Claim, deadline: float | None) -> None:
         """Give the place in the queue up."""

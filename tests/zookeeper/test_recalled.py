@@ -47,19 +47,6 @@ def test_the_own_change_is_recalled_until_others_have_made_one(store, other, nam
     assert store.recall(name) == found
 
 
-def test_what_has_vanished_before_the_own_change_is_not_recalled(store, other, name):
-    """Whoever waits for a change of it from then on would wait for nothing."""
-    other.apply(name, [Put("theirs", 1, other.open_session(60).id)])
-    assert "theirs" in store.read(name).records
-    locks["other"].close()
-    eventually(lambda: store.get(name, "theirs") is None)
-    store.apply(name, [Put("own", 1)])
-    assert store.recall(name) is None
-    found = store.read(name)
-    assert [*found.records] == ["own"]
-    assert store.recall(name) == found
-
-
 def test_large_records_and_many_are_not_recalled(store, name):
     store.apply(name, [Put("a", "x" * 1000)])
     assert store.recall(name) is None

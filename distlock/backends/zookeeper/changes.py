@@ -103,11 +103,6 @@ class Applying:
                 continue
             bound = self._bound()
             multi = Multi(self._operations(seen, bound))
-            if multi.size > _MAX_REQUEST:
-                raise ValueError(
-                    f"the changes of one step have {multi.size} bytes; ZooKeeper takes at most"
-                    f" {_MAX_REQUEST}"
-                )
             root = None if seen.directory.stat is not None else self._have_root()
             # If others are likely to have been faster, read in the same round trip.
             reads = self._reads() if may_be_refused and self._relies_on_version(seen) else ()
@@ -229,10 +224,8 @@ class Applying:
         keys = None
         if before is not None and stat.version == version + 1:
             keys = {*before}.difference(self._last).union(self._last.keys() & records.keys())
-        # Records that sessions have taken along meanwhile are in it, and have changed no version.
-        exact = directory.stat is None or (seen.exact and stat.pzxid <= directory.revision)
         after = DirectoryNode(self.path, made, self._nonce, stat)
-        return DirectoryView(after, records, keys, exact)
+        return DirectoryView(after, records, keys, seen.exact)
 
     def _keep(self, seen: DirectoryView, after: DirectoryView) -> int:
         """Keep what the change has left behind; return its revision."""
@@ -262,7 +255,11 @@ class Applying:
 
     def _send(self, requests: Sequence[Any], bound: dict[str, OpenSession]) -> list[Reply]:
         """Send the change, and more, if the sessions are those of the connection; await replies."""
-        client = self.client
+        client, size = self.client, requests[0].size
+        if size > _MAX_REQUEST:
+            raise ValueError(
+                f"the changes of one step have {size} bytes; ZooKeeper takes at most {_MAX_REQUEST}"
+            )
         if left(self.deadline, 1.0) <= 0:
             if self._overtaken:
                 raise Overtaken(f"others changed {self.path} before each attempt to change it")
