@@ -294,7 +294,7 @@ class RecordStore(ABC):
 
         It may be out of date: a change that is made of it has to be Unchanged since. Records whose
         sessions have ended later may be in it all the same. With ``keys``: only these records, each
-        as it was seen last; all of them, or None.
+        as it was seen last; all of them, or None. Without, it has all keys, and what was read.
         """
         return None
 

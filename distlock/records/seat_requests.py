@@ -135,10 +135,6 @@ class Look:
     revision: int = 0
     turn: Availability = Availability(False)
 
-    def waits_before(self, key: str) -> bool:
-        """Return whether the record to wait for is in line before one with this key."""
-        return self.turn.behind is not None and self.turn.behind < key
-
 
 @dataclass(eq=False)
 class SeatRequests:
@@ -176,13 +172,13 @@ class SeatRequests:
         ``waits``: whether it has a place in the queue already, as far as is known. Without
         ``whole`` it reads no more than it needs for that; who is ``overdue`` is not told then.
         """
-        directory, look = claim.key(self._alias).directory, Look(None)
+        directory, look, left_behind = claim.key(self._alias).directory, Look(None), None
         read = self._store.read if whole else partial(self._read_needed, claim)
         for attempt, pause in enumerate(backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE), 1):
             try:
                 if attempt == 1 and not waits and (lease := self._take_unread(claim, deadline)):
                     return Look(lease)
-                seats = Seats(read(directory, deadline))
+                seats, left_behind = left_behind or Seats(read(directory, deadline)), None
                 waits = (place := seats.own_place(claim)) is not None
                 look = self._taken(seats, claim, passed_over, deadline)
                 if look.lease is not None:
@@ -193,10 +189,9 @@ class SeatRequests:
                 # In the queue it comes before those who come later and might be faster each time.
                 tries = look.turn.granted and (place or not wait or attempt < _MOST_ATTEMPTS)
                 if not tries and (key := self._join_queue(claim, deadline, place, look.revision)):
-                    waits = True
-                    # If it came back to an earlier place, those that it has seen may be behind it.
-                    if place is not None or look.waits_before(key):
+                    if place is not None or seats.tells_whom_to_await(look.turn, key):
                         return look
+                    waits, left_behind = True, self._recalled(claim, key)
                     continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
@@ -234,14 +229,25 @@ class SeatRequests:
 
     def _take_unread(self, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the seats if they are free by what was seen last, and nothing has changed since."""
-        found = self._store.recall(claim.key(self._alias).directory)
-        if found is None or held_key(claim.nonce) in found.records:
+        seats = self._recalled(claim, LIMIT)
+        if seats is None or held_key(claim.nonce) in seats.keys:
             return None
-        seats, limit = Seats(found), Seats(found).limit
-        if limit is None or claim.limit not in (None, limit):
+        if (limit := seats.limit) is None or claim.limit not in (None, limit):
             return None
         is_free = seats.turn(claim, limit).granted
         return self._grant(seats, claim, limit, frozenset(), deadline) if is_free else None
+
+    def _recalled(self, claim: Claim, key: str) -> Seats | None:
+        """Return the seats as this process has seen them last, if that tells whose turn it is.
+
+        It may be out of date, but there was a record of this ``key``. With that of the claim itself
+        it is what its own change has left behind, or later.
+        """
+        found = self._store.recall(claim.key(self._alias).directory)
+        if found is None or key not in (found.keys or found.records):
+            return None
+        needed = {LIMIT, *needed_for(claim, found)}
+        return Seats(found) if found.records.keys() >= needed else None
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.

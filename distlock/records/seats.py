@@ -200,6 +200,15 @@ class Seats:
         own = next((key for key in self.line if key.endswith(claim.nonce)), None)
         return None if own is None else self._record(own)
 
+    def tells_whom_to_await(self, turn: Availability, place: str) -> bool:
+        """Return whether one who has just come to a place need not look once more.
+
+        That is so where names alone were read, and the record to wait for is one of these: a watch
+        tells what has changed since. If it came back to an earlier place it may be behind that.
+        """
+        behind = turn.behind
+        return behind is not None and behind not in self.snapshot.records and behind < place
+
     def passed_by(self, claim: Claim, passed_over: PassedOver) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""
         return [one.key for one in self.ahead_of(claim) if one.session in passed_over]

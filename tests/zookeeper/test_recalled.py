@@ -37,14 +37,26 @@ def test_the_own_change_is_recalled_until_others_have_made_one(store, other, nam
     assert store.recall(name) is None
     store.apply(name, [Put("a", 1)])
     store.apply(name, [Put("b", [2])])
-    assert store.recall(name) == store.read(name)
+    assert store.recall(name).records == store.read(name).records
     other.apply(name, [Put("c", 1)])
     store.apply(name, [Put("d", 1)])  # whose answer does not say what they have put
     assert store.recall(name) is None
     store.apply(name, [Delete("d")])
     assert store.recall(name) is None
     found = store.read(name)
-    assert store.recall(name) == found
+    assert store.recall(name).records == found.records
+
+
+def test_what_has_vanished_before_the_own_change_is_not_recalled(store, other, name):
+    """Whoever waits for a change of it from then on would wait for nothing."""
+    other.apply(name, [Put("theirs", 1, other.open_session(60).id)])
+    assert "theirs" in store.read(name).records
+    locks["other"].close()
+    eventually(lambda: store.get(name, "theirs") is None)
+    store.apply(name, [Put("own", 1)])
+    assert store.recall(name) is None
+    store.read(name)
+    assert [*store.recall(name).records] == ["own"]
 
 
 def test_large_records_and_many_are_not_recalled(store, name):

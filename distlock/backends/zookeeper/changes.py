@@ -225,7 +225,9 @@ class Applying:
         if before is not None and stat.version == version + 1:
             keys = {*before}.difference(self._last).union(self._last.keys() & records.keys())
         after = DirectoryNode(self.path, made, self._nonce, stat)
-        return DirectoryView(after, records, keys, seen.exact)
+        # Records that sessions have taken along meanwhile are in it, and have changed no version.
+        exact = directory.stat is None or (seen.exact and stat.pzxid <= directory.revision)
+        return DirectoryView(after, records, keys, exact)
 
     def _keep(self, seen: DirectoryView, after: DirectoryView) -> int:
         """Keep what the change has left behind; return its revision."""

@@ -150,11 +150,6 @@ class DirectoryView:
     exact: bool = True
 
     @property
-    def complete(self) -> bool:
-        """Whether all of its records are known."""
-        return self.keys is not None and len(self.keys) == len(self.records)
-
-    @property
     def there(self) -> Mapping[str, RecordNode]:
         """The records that are there by its keys, be they read or not."""
         return {**dict.fromkeys(self.keys or (), _UNREAD), **self.records}
@@ -281,14 +276,14 @@ class RecordReader(RecordStore):
     def recall(self, directory: str, keys: Collection[str] = ()) -> Snapshot | None:
         """See RecordStore.recall()."""
         seen = self._seen_last.get(self._path(directory))
-        few = seen and seen.exact and seen.complete and len(seen.records) <= _FEW_RECORDS
-        if seen is None or not (keys or few):
+        if seen is None or not (keys or (seen.exact and len(seen.records) <= _FEW_RECORDS)):
             return None
         nodes = {key: seen.records.get(key) for key in keys} or seen.records
         records = [node.record(key) for key, node in nodes.items() if node is not None]
         if len(records) < len(nodes) or any(record.value is NOT_KEPT for record in records):
             return None
-        return Snapshot.of(directory, seen.directory.revision, records)
+        found = Snapshot.of(directory, seen.directory.revision, records)
+        return found if keys else replace(found, keys=[*(seen.keys or ())])
 
     def read_some(
         self,
