@@ -36,7 +36,6 @@ from distlock.records.seats import (
     Seats,
     cancelled_key,
     held_key,
-    needed_for,
     value_of,
     waiting_key,
 )
@@ -225,7 +224,11 @@ class SeatRequests:
         A grant to one who waits relies on LIMIT alone, because each grant writes that again. So if
         LIMIT is as it was read, no holder has come since.
         """
-        return self._store.read_some(directory, [LIMIT], partial(needed_for, claim), deadline)
+
+        def needed(found: Snapshot) -> list[str]:
+            return Seats(found).needed(claim)
+
+        return self._store.read_some(directory, [LIMIT], needed, deadline)
 
     def _take_unread(self, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the seats if they are free by what was seen last, and nothing has changed since."""
@@ -244,10 +247,10 @@ class SeatRequests:
         it is what its own change has left behind, or later.
         """
         found = self._store.recall(claim.key(self._alias).directory)
-        if found is None or key not in (found.keys or found.records):
+        seats = None if found is None else Seats(found)
+        if seats is None or key not in seats.keys:
             return None
-        needed = {LIMIT, *needed_for(claim, found)}
-        return Seats(found) if found.records.keys() >= needed else None
+        return seats if seats.snapshot.records.keys() >= {LIMIT, *seats.needed(claim)} else None
 
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost.

@@ -106,7 +106,7 @@ class Availability:
 class Seats:
     """The seats of one semaphore or read/write lock, as a snapshot shows them.
 
-    That may have all keys, and only the records that are needed; see needed_for().
+    That may have all keys, and only the records that are needed().
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -200,6 +200,14 @@ class Seats:
         own = next((key for key in self.line if key.endswith(claim.nonce)), None)
         return None if own is None else self._record(own)
 
+    def needed(self, claim: Claim) -> list[str]:
+        """Return which records beside LIMIT decide whether it is a claim's turn.
+
+        Each holder that LIMIT does not name has one seat.
+        """
+        several = () if self.ahead_of(claim) else self.several
+        return [key for key in self._held if key == held_key(claim.nonce) or key in several]
+
     def tells_whom_to_await(self, turn: Availability, place: str) -> bool:
         """Return whether one who has just come to a place need not look once more.
 
@@ -278,16 +286,6 @@ class Seats:
     def _waiting(self, record: Record) -> Waiting:
         waited = time_of(self.snapshot) - since_when(record, self.snapshot)
         return Waiting.of(owner_of(record), waited.total_seconds())
-
-
-def needed_for(claim: Claim, found: Snapshot) -> list[str]:
-    """Return which records beside LIMIT decide whether it is a claim's turn, by all keys.
-
-    Each holder that LIMIT does not name has one seat.
-    """
-    seats = Seats(found)
-    several = () if seats.ahead_of(claim) else seats.several
-    return [key for key in found.keys if key == held_key(claim.nonce) or key in several]
 
 
 def processes_of(before: Iterable[Record], own: Record | None) -> int:
