@@ -190,7 +190,7 @@ class SeatRequests:
                 if not tries and (key := self._join_queue(claim, deadline, place, look.revision)):
                     if place is not None or seats.tells_whom_to_await(look.turn, key):
                         return look
-                    waits, left_behind = True, self._recalled(claim, key)
+                    waits, left_behind = True, None if whole else self._recalled(claim, key)
                     continue
             except LockUnavailable as error:
                 # A waiter keeps its place in the queue over an outage that ends in time.
