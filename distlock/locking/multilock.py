@@ -242,12 +242,12 @@ class MultiLock(BlockLock):
         left: Left | None = None,
     ) -> None:
         entered = EnteredLocks.once(self._parts, owner)
+        if not soon:
+            entered.release(exc, is_here, False, left)
+            return
         if left is not None:
-            left.append(True)  # from here on all of them are left, whatever comes
-        if soon:
-            entered.leave_soon()
-        else:
-            entered.release(exc, is_here, False)
+            left.append(True)
+        entered.leave_soon()
 
     async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         if soon:
@@ -266,7 +266,8 @@ class MultiLock(BlockLock):
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         owner = run(entered.or_leave(self._taking(entered, wait, deadline)))
-        entered.raise_or_note()
+        if owner is None:  # no call otherwise: an interrupt would leave them held
+            entered.raise_or_note()
         return owner
 
     async def _aacquire(
