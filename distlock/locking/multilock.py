@@ -158,9 +158,8 @@ class MultiLock(BlockLock):
             with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
                 yield self
             return
-        leave = partial(self._leave_atomic, self._current_owner)
         parts = checked_for_atomic(self._parts)
-        with transaction_under(self, parts, using, leave, repr(self)):
+        with transaction_under(self, parts, using, self._leave_part, repr(self)):
             yield self
 
     # Knowing
@@ -306,9 +305,9 @@ class MultiLock(BlockLock):
     def _busy(self, options: LockOptions) -> LockBusy:
         return self._busy_part._busy(options)
 
-    def _leave_atomic(self, owner: Owner, error: BaseException | None, is_part: bool) -> None:
+    def _leave_part(self, owner: Owner, error: BaseException | None) -> None:
         is_here = owner == self._current_owner
-        EnteredLocks.once(self._parts, owner).release(error, is_here, is_part)
+        EnteredLocks.once(self._parts, owner).release(error, is_here, True)
 
     @classmethod
     def _over(cls, names: Sequence[str], **options: Any) -> Self:
