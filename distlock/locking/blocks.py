@@ -16,14 +16,7 @@ from typing import Any, Self, TypeVar
 from asgiref.sync import iscoroutinefunction
 
 from distlock.concurrency.reentry import must_leave_elsewhere
-from distlock.exceptions import (
-    BodyEnded,
-    LockBusy,
-    LockError,
-    LockLost,
-    LockNotHeld,
-    ReentrantCall,
-)
+from distlock.exceptions import BodyEnded, LockBusy, LockError, LockLost, LockNotHeld
 from distlock.locking.options import LockOptions
 from distlock.runtime.hold import Left
 from distlock.runtime.name_template import CallName
@@ -192,21 +185,21 @@ class BlockLock:
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-        frame: FrameType | None = None,
+        depth: int = 1,
     ) -> None:
+        """``depth``: how many calls above this one the block is."""
         left: Left = []
         owner = None
         try:
-            if frame is None:
-                frame = sys._getframe(1)
+            frame = sys._getframe(depth)
             if (owner := self._blocks.end_by_itself(frame)) is None:
                 self._end_block(frame, None, exc_type, exc, left)
             else:
                 self._leave(owner, exc, soon=False, is_here=True, left=left)
         except BaseException as error:  # an interrupt may have come before it was left
-            is_told = isinstance(error, (LockError, ReentrantCall))
+            is_told = isinstance(error, LockError)
             if not left and (isinstance(error, BodyEnded) or not is_told):
-                self._end_block(frame or sys._getframe(1), owner, exc_type, error, left)
+                self._end_block(sys._getframe(depth), owner, exc_type, error, left)
             raise
 
     def _end_block(
@@ -312,23 +305,24 @@ class BlockLock:
 
     # Blocks
 
-    def _begin(self, frame: FrameType, *blocking: bool | None) -> bool:
+    def _begin(self, frame: FrameType, blocking: bool | None = None) -> bool:
         """Take it for a body in this frame; False if someone else has it."""
-        owner = self._take(*blocking) if self._has_own_acquire else self._acquire(*blocking)
-        if owner is not None:
-            try:
-                self._blocks.begin(frame, owner)
-            except BaseException as error:  # an interrupt: others wait
-                self.__exit__(type(error), error, error.__traceback__, frame)
-                raise
-        return owner is not None
-
-    def _take(self, *blocking: bool | None) -> Owner | None:
-        """See _acquire(); it is taken by the acquire() of a subclass."""
-        return self._current_owner if self.acquire(*blocking) else None
+        # No call with a star: CPython lets a signal in between its end and its result.
+        if not self._has_own_acquire:
+            taken: Owner | bool | None = self._acquire(blocking)
+        else:
+            taken = self.acquire() if blocking is None else self.acquire(blocking)
+        if not taken:
+            return False
+        try:
+            self._blocks.begin(frame, taken if isinstance(taken, Owner) else self._current_owner)
+        except BaseException as error:  # an interrupt: others wait
+            BlockLock.__exit__(self, type(error), error, error.__traceback__)
+            raise
+        return True
 
     async def _atake(self, *blocking: bool | None) -> Owner | None:
-        """See _take()."""
+        """See _aacquire(); it is taken by the aacquire() of a subclass."""
         return self._current_owner if await self.aacquire(*blocking) else None
 
     async def _aend_block(self, frame: FrameType, exc: BaseException | None) -> None:
@@ -356,7 +350,7 @@ class Attempt:
     def __exit__(self, *exc_info: Any) -> None:
         if self._acquired:
             kind, error, traceback = exc_info
-            self._lock.__exit__(kind, error, traceback, sys._getframe(1))
+            BlockLock.__exit__(self._lock, kind, error, traceback, 2)
 
     def __aenter__(self) -> Coroutine[Any, Any, bool]:
         return self._abegin(sys._getframe(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from distlock.locking.until_commit import leave_until_commit
 from distlock.runtime.hold import Hold, OnLost
 from distlock.runtime.holds import not_held
 from distlock.runtime.manager import manager
+from distlock.types.lease import Owner
 from distlock.types.values import OnBusy, Release, checked_int, checked_name, checked_seconds
 
 if TYPE_CHECKING:
@@ -189,19 +191,14 @@ class Lock(BaseLock):
         another lock above READ COMMITTED, NotSupported where the backend cannot give it.
         """
         refuse_reentry()
-        with transaction_under(self, [self], using, self._leave_atomic, f"lock {self.name!r}"):
+        with transaction_under(self, [self], using, self._leave_part, f"lock {self.name!r}"):
             yield self
 
-    def _leave_atomic(self, body_error: BaseException | None, is_part: bool) -> None:
-        if is_part:  # the outer transaction goes on, and frees it when it has ended
-            try:
-                leave_until_commit(self._key, self._current_owner, self, self._options, warns=False)
-            except LockError as error:
-                raise_or_note(error, body_error)
-        elif body_error is None:
-            self.release()
-        else:
-            self.__exit__(type(body_error), body_error, body_error.__traceback__)
+    def _leave_part(self, owner: Owner, body_error: BaseException | None) -> None:
+        try:
+            leave_until_commit(self._key, owner, self, self._options, warns=False)
+        except LockError as error:
+            raise_or_note(error, body_error)
 
 
 @contextmanager
@@ -209,20 +206,20 @@ def transaction_under(
     lock: BlockLock,
     parts: Sequence[Lock],
     using: str | None,
-    leave: Callable[[BaseException | None, bool], object],
+    leave_part: Callable[[Owner, BaseException | None], object],
     shown: str,
 ) -> Iterator[None]:
     """Hold ``lock``, which consists of ``parts``, around a transaction; see Lock.atomic().
 
-    ``leave(body_error, is_part)`` leaves it; ``is_part``: whether the transaction is one of another
-    atomic(), and goes on. ``shown`` is the lock in a line of the log.
+    ``leave_part(owner, body_error)`` leaves it if the transaction is one of another atomic(), which
+    goes on, and frees it when it has ended. ``shown`` is the lock in a line of the log.
     """
     first, *others = parts
     backend = first._backend
     backend.check_atomic(using, first._hold.lease if lock.held else None)
     if lock._options.on_busy == "skip":
         lock._options.refuse_block(lock)
-    if not lock.acquire():
+    if not lock._begin(sys._getframe()):
         raise lock._busy(lock._options)
     is_part = False
     try:
@@ -231,10 +228,16 @@ def transaction_under(
             yield
             lock.check()  # what this process knows to be lost must not be committed
     except BaseException as error:  # whatever it is, others wait for the lock
-        leave(error, is_part)
+        if is_part:
+            leave_part(lock._blocks.end(sys._getframe(), lock._current_owner), error)
+        else:
+            BlockLock.__exit__(lock, type(error), error, error.__traceback__)
         raise
     try:
-        leave(None, is_part)
+        if is_part:
+            leave_part(lock._blocks.end(sys._getframe(), lock._current_owner), None)
+        else:
+            BlockLock.__exit__(lock, None, None, None)
     except (LockLost, LockUnavailable) as error:
         if isinstance(error, BodyEnded):
             raise  # another lock was lost, in whose body this is

@@ -158,9 +158,8 @@ class MultiLock(BlockLock):
             with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
                 yield self
             return
-        leave = partial(self._leave_atomic, self._current_owner)
         parts = checked_for_atomic(self._parts)
-        with transaction_under(self, parts, using, leave, repr(self)):
+        with transaction_under(self, parts, using, self._leave_part, repr(self)):
             yield self
 
     # Knowing
@@ -242,12 +241,12 @@ class MultiLock(BlockLock):
         left: Left | None = None,
     ) -> None:
         entered = EnteredLocks.once(self._parts, owner)
+        if not soon:
+            entered.release(exc, is_here, False, left)
+            return
         if left is not None:
-            left.append(True)  # from here on all of them are left, whatever comes
-        if soon:
-            entered.leave_soon()
-        else:
-            entered.release(exc, is_here, False)
+            left.append(True)
+        entered.leave_soon()
 
     async def _aleave(self, owner: Owner, exc: BaseException | None, *, soon: bool) -> None:
         if soon:
@@ -266,7 +265,8 @@ class MultiLock(BlockLock):
         wait, deadline = self._options.limit(blocking, timeout)
         entered = EnteredLocks(deadline)
         owner = run(entered.or_leave(self._taking(entered, wait, deadline)))
-        entered.raise_or_note()
+        if owner is None:  # no call otherwise: an interrupt would leave them held
+            entered.raise_or_note()
         return owner
 
     async def _aacquire(
@@ -305,9 +305,9 @@ class MultiLock(BlockLock):
     def _busy(self, options: LockOptions) -> LockBusy:
         return self._busy_part._busy(options)
 
-    def _leave_atomic(self, owner: Owner, error: BaseException | None, is_part: bool) -> None:
+    def _leave_part(self, owner: Owner, error: BaseException | None) -> None:
         is_here = owner == self._current_owner
-        EnteredLocks.once(self._parts, owner).release(error, is_here, is_part)
+        EnteredLocks.once(self._parts, owner).release(error, is_here, True)
 
     @classmethod
     def _over(cls, names: Sequence[str], **options: Any) -> Self:

@@ -14,6 +14,7 @@ from distlock.locking.base_lock import BaseLock
 from distlock.locking.blocks import add_leave_error
 from distlock.locking.lock import Lock
 from distlock.locking.until_commit import warn_if_uncommitted
+from distlock.runtime.hold import Left
 from distlock.types.lease import LockKey, Owner
 from distlock.types.owners import is_named
 
@@ -122,17 +123,27 @@ class EnteredLocks:
             if is_part or part._is_until_commit:
                 part._keep_until_commit(owner)
 
-    def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
+    def release(
+        self,
+        body_error: BaseException | None,
+        is_here: bool,
+        is_part: bool,
+        left: Left | None = None,
+    ) -> None:
         """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.
 
         ``is_here``: whether the owner is the current one, whose open transactions count. They keep
         the locks that are to be kept until the commit, and each if ``is_part`` of atomic().
         """
         try:
+            if left is not None:
+                left.append(True)  # from here on all of them are left, whatever comes
             if is_here:
                 self._keep_until_commit(is_part)
-        finally:  # also after an interrupt
             self.leave_all()
+        finally:  # an interrupt may have come before the first of them was left
+            if self._entries:
+                self.leave_all()
         self.raise_or_note(body_error)
         for part in self._freed if is_here and not is_part and body_error is None else ():
             warn_if_uncommitted(part._key, part._is_until_commit)

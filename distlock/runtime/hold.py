@@ -205,11 +205,13 @@ class Hold:
             entry.is_alive == liveness for entry in self.earlier_entries
         )
 
-    def leave_earlier(self, liveness: Liveness) -> None:
+    def leave_earlier(self, liveness: Liveness, left: Left | None) -> None:
         """Leave one of the earlier holds once."""
         entries = self.earlier_entries
         entry = next(entry for entry in entries if entry.is_alive == liveness)
         self.earlier_entries = _once_less(entries, entry)
+        if left is not None:
+            left.append(True)
 
     def set_orphaned(self) -> None:
         """Note that all who entered have ended."""
@@ -386,8 +388,9 @@ class Hold:
 
 
 def _once_less(entries: list[Entrant], one: Entrant) -> list[Entrant]:
-    one.count -= 1
-    return entries if one.count else [entry for entry in entries if entry is not one]
+    others = [entry for entry in entries if entry is not one]
+    one.count -= 1  # no call from here on, so an interrupt finds all of it done or nothing
+    return entries if one.count else others
 
 
 def _ended() -> bool:

@@ -159,7 +159,7 @@ class Holds:
             if hold.count > 1 or hold.earlier_entries or hold.entries[0].until_commit:
                 liveness = current_actor().liveness
                 if hold.is_only_in_earlier(liveness):
-                    hold.leave_earlier(liveness)
+                    hold.leave_earlier(liveness, left)
                     raise _lost_before(hold)
                 if not hold.entered and all(entry.lock is not lock for entry in hold.entries):
                     raise not_held(hold.key, hold.lease.owner)  # it only waits for a commit

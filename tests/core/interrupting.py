@@ -54,11 +54,11 @@ def _watched(call, moment, act, code):
         nonlocal passed
         if event == "call" and frame.f_code.co_flags & GENERATORS:
             return  # it may be closed for being garbage, where an error reaches nobody
-        if frame.f_code.co_filename == fork.__file__ and frame.f_code.co_name == "<lambda>":
-            return  # so does the callback of a weak reference
+        if _is_callback(frame):
+            return
         if event in MOMENTS and frame.f_code.co_filename.startswith(code):
             passed += 1
-            if passed == moment and _in_destructor(frame):
+            if passed == moment and in_destructor(frame):
                 passed -= 1  # of garbage, where an error reaches nobody, too
             elif passed == moment:
                 sys.setprofile(None)
@@ -72,9 +72,17 @@ def _watched(call, moment, act, code):
     return result, passed
 
 
-def _in_destructor(frame):
+def _is_callback(frame):
+    """Whether this is the callback of a weak reference, where an error reaches nobody, too."""
+    return frame.f_code.co_filename == fork.__file__ and frame.f_code.co_name == "<lambda>"
+
+
+def in_destructor(frame):
+    """Whether an error here would reach nobody."""
     while frame is not None:
         if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
+            return True
+        if _is_callback(frame):
             return True
         frame = frame.f_back
     return False
