@@ -18,7 +18,7 @@ from distlock.backends.zookeeper.records import (
 )
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
-from distlock.recipes import Barrier, Semaphore
+from distlock.recipes import Barrier, Queue, Semaphore
 from distlock.records.shared_backend import SharedBackend
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
@@ -293,3 +293,29 @@ def test_an_answer_that_comes_late_makes_no_earlier_state_look_like_the_present_
     assert not seen[path].exact
     seen.keep(DirectoryView(DirectoryNode(path), {}))
     assert not seen
+
+
+def test_a_list_of_names_keeps_what_was_read_if_nothing_was_changed_since():
+    seen, path = SeenLast(), "/directory"
+
+    def view(version, keys, *read):
+        node = DirectoryNode(path, "made", stat=NodeStat(version, version, version))
+        records = {key: RecordNode(f"{path}/{key}", 1, None, 1, 1, 1, 0, 0, 1) for key in read}
+        return DirectoryView(node, records, keys)
+
+    seen.keep(view(1, ["a", "b", "c"], "a", "b"))
+    seen.keep(view(1, ["a", "c"], "c"))  # a session has taken "b" along
+    assert seen[path].records.keys() == {"a", "c"}
+    seen.keep(view(2, ["a", "c"]))
+    assert not seen[path].records
+
+
+def test_an_item_of_a_queue_takes_three_changes_and_one_read(using, sent, name):
+    letters = Queue(name, using=using)
+    for _ in range(2):
+        sent.clear()
+        letters.put(1)
+        letters.get().ack()
+    kinds = [[type(request) for request in requests] for requests in sent]
+    assert kinds.count([Multi]) == 3
+    assert [len(each) for each in kinds if each != [Multi]] == [2, 1]

@@ -178,17 +178,17 @@ class SeenLast(dict[str, DirectoryView]):
         version, so the servers refuse whatever relies on it.
         """
         path, before = seen.directory.path, self.get(seen.directory.path)
-        if (
-            seen.keys is None
-            and before is not None
-            and before.keys is not None
-            and before.directory.made == seen.directory.made
-        ):
-            if before.directory.stat.version >= seen.directory.stat.version:
+        if before and before.keys is not None and before.directory.made == seen.directory.made:
+            later = seen.directory.stat.version - before.directory.stat.version
+            if seen.keys is None and later <= 0:
                 return  # another thread has seen a later one
-            others = {key: node for key, node in before.records.items() if key not in keys}
-            every = {*before.keys}.difference(keys).union(seen.records)
-            seen = replace(before, records={**others, **seen.records}, keys=every, exact=False)
+            gone = keys if seen.keys is None else {*before.keys}.difference(seen.keys)
+            others = {key: node for key, node in before.records.items() if key not in gone}
+            if seen.keys is None:
+                every = {*before.keys}.difference(keys).union(seen.records)
+                seen = replace(before, records={**others, **seen.records}, keys=every, exact=False)
+            elif later == 0:  # so what was read of the other records counts still
+                seen = replace(seen, records={**others, **seen.records})
         if seen.keys is None or len(seen.keys) > _MOST_RECORDS:
             self.pop(path, None)
             return
@@ -371,13 +371,13 @@ class RecordReader(RecordStore):
             gone = 0 if sync else sum(now[each] is None for each in paths.values())
             if len(nodes) + gone == len(paths):
                 if marks:  # else it is somebody else's node
-                    self._keep(path, marks[0].removeprefix(_MADE), {*keys}, stat, nodes)
+                    self._keep(path, marks[0].removeprefix(_MADE), keys, stat, nodes)
                 return keys, nodes, stat
             before = {each: now[each] for each in paths.values()}
             again = [*paths.values()]
 
     def _keep(
-        self, path: str, made: str, keys: set[str], stat: Any, nodes: Mapping[str, RecordNode]
+        self, path: str, made: str, keys: list[str], stat: Any, nodes: Mapping[str, RecordNode]
     ) -> None:
         most = FEW_BYTES if len(nodes) <= _FEW_RECORDS else 0
         kept = {
