@@ -93,7 +93,6 @@ class Applying:
         if known is not None and known.unread(self._last.keys() - self._deleted):
             known = None
         seen = known or self._look(sync=False)
-        may_be_refused = known is not None and self.path in self.seen_last.contended
         while True:
             now = seen.directory.revision, seen.there
             if not all(holds(each, *now) for each in self.conditions):
@@ -104,9 +103,7 @@ class Applying:
             bound = self._bound()
             multi = Multi(self._operations(seen, bound))
             root = None if seen.directory.stat is not None else self._have_root()
-            # If others are likely to have been faster, read in the same round trip.
-            reads = self._reads() if may_be_refused and self._relies_on_version(seen) else ()
-            before, (reply, *looks) = seen, self._send([multi, *reads], bound)
+            before, reply = seen, self._send(multi, bound)
             if reply.error is None:
                 return self._keep(seen, self._after(seen, bound, reply.value[0]))
             if reply.lost:
@@ -119,30 +116,20 @@ class Applying:
             else:
                 if not isinstance(reply.error, _OTHERS_WERE_FASTER):
                     raise self.client.unavailable("refuses", reply.error)
-                seen = self._read(looks) if looks else self._look(sync=False)
+                seen = self._look(sync=False)
                 if seen == before and root is None:  # nobody was faster
                     raise self.client.unavailable("refuses", reply.error)
-                may_be_refused = self._overtaken = True
-                self.seen_last.contended.add(self.path)
+                self._overtaken = True
             sure = True
-
-    def _reads(self) -> list[Any]:
-        """Return the requests that read the directory, then the records."""
-        directory = DirectoryNode(self.path)
-        keys = [directory.record(key) for key in self._keys]
-        return [GetData(path, None) for path in (self.path, *keys)]
 
     def _look(self, *, sync: bool) -> DirectoryView:
         """Read what the change depends on; with ``sync`` as the leader knows it now."""
+        directory, records = DirectoryNode(self.path), {}
+        paths = [self.path, *map(directory.record, self._keys)]
         replies: list[Reply] = []
-        for some in batches(self._reads(), BATCH):
+        for some in batches([GetData(path, None) for path in paths], BATCH):
             first = [Sync(self.path)] if sync and not replies else []
             replies += self.client.ask([*first, *some], self.deadline)[len(first) :]
-        return self._read(replies)
-
-    def _read(self, replies: Sequence[Reply]) -> DirectoryView:
-        """Understand the replies to _reads()."""
-        directory, records = DirectoryNode(self.path), {}
         try:
             if found := self.client.found(replies[0]):
                 directory = DirectoryNode.read(self.path, *found)
@@ -232,8 +219,6 @@ class Applying:
     def _keep(self, seen: DirectoryView, after: DirectoryView) -> int:
         """Keep what the change has left behind; return its revision."""
         self.seen_last.keep(after, {*self._keys} - seen.unread({*self._keys} - {*self._last}))
-        if after.keys is not None:
-            self.seen_last.contended.discard(self.path)
         return int(after.directory.stat.mzxid)
 
     def _relies_on_version(self, seen: DirectoryView) -> bool:
@@ -255,12 +240,13 @@ class Applying:
             if key not in self._lasting
         )
 
-    def _send(self, requests: Sequence[Any], bound: dict[str, OpenSession]) -> list[Reply]:
-        """Send the change, and more, if the sessions are those of the connection; await replies."""
-        client, size = self.client, requests[0].size
-        if size > _MAX_REQUEST:
+    def _send(self, multi: Multi, bound: dict[str, OpenSession]) -> Reply:
+        """Send the change, if the sessions are those of the connection, and await the reply."""
+        client = self.client
+        if multi.size > _MAX_REQUEST:
             raise ValueError(
-                f"the changes of one step have {size} bytes; ZooKeeper takes at most {_MAX_REQUEST}"
+                f"the changes of one step have {multi.size} bytes; ZooKeeper takes at most"
+                f" {_MAX_REQUEST}"
             )
         if left(self.deadline, 1.0) <= 0:
             if self._overtaken:
@@ -271,12 +257,12 @@ class Applying:
             return all(each.alive and each.shared is client.session for each in bound.values())
 
         self._maybe_applied = True
-        replies = client.send_all(requests, may_send)
-        if not replies[-1].wait(left(self.deadline, client.options.timeout)):
+        (reply,) = client.send_all([multi], may_send)
+        if not reply.wait(left(self.deadline, client.options.timeout)):
             raise client.unavailable("does not answer")
         # A lost request may have been carried out.
-        self._maybe_applied = replies[0].lost and not isinstance(replies[0].error, NotSent)
-        return replies
+        self._maybe_applied = reply.lost and not isinstance(reply.error, NotSent)
+        return reply
 
     def _outcome(self, before: DirectoryNode, now: DirectoryNode, root: int | None) -> int | None:
         """Return the revision of a change whose reply was lost; None if it was not made.

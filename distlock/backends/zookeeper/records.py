@@ -166,11 +166,6 @@ class SeenLast(dict[str, DirectoryView]):
     changed in single atomic steps.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        #: the paths of those in which others were faster than this process of late
-        self.contended: set[str] = set()
-
     def keep(self, seen: DirectoryView, keys: Collection[str] = ()) -> None:
         """Keep it, if it is not large; if not all keys are known, only what it says of ``keys``.
 
@@ -194,7 +189,6 @@ class SeenLast(dict[str, DirectoryView]):
             return
         if len(self) >= _MOST_DIRECTORIES:
             self.clear()
-            self.contended.clear()
         self[path] = seen
 
 
