@@ -28,7 +28,7 @@ from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Done
-from distlock.records.seats import owner_of
+from distlock.records.seats import held_key
 from distlock.runtime.hold import OnLost
 from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, Lease, LockInfo, LockKey, Owner, State
@@ -127,7 +127,8 @@ class Candidacy:
                     yield from self.lock._leaving(self.lock.owner)
                 yield from self._membership.joining(deadline, read=self._read_to_join)
                 patient = True
-                snapshot: Snapshot = yield self._election._ask(line.read, deadline)
+                read = partial(line.read, self._membership.lease)
+                snapshot: Snapshot = yield self._election._ask(read, deadline)
                 if self._membership.note_loss(snapshot):
                     continue  # it was passed over, and stands again
                 awaited, pause = yield from line.look(Candidates(snapshot), deadline)
@@ -276,14 +277,15 @@ class _Line:
         #: by key the records of the candidates; these never change
         self._known: Mapping[str, Record] = {}
 
-    def read(self, deadline: float | None) -> Snapshot:
-        """Read the election; the records of candidates only once, and only if they count."""
+    def read(self, own: Lease | None, deadline: float | None) -> Snapshot:
+        """Read the election; the records of candidates only once, and only if they count.
+
+        ``own`` is that of the record which it has now: one that was lost may be there, too.
+        """
         always, known = (ORDERS, HISTORY, ENDED), self._known
 
         def unknown(found: Snapshot) -> list[str]:
-            stands = any(
-                owner_of(known[key]) == self._lock.owner for key in known.keys() & found.keys
-            )
+            stands = own is not None and held_key(own.nonce) in known.keys() & found.keys
             if stands and Candidates(found).newcomers_are_last:
                 return []
             return [key for key in found.keys if key not in known]

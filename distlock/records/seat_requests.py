@@ -1,19 +1,17 @@
-"""The way to seats: the session of the process, a look at the records, the queue, a grant."""
+"""The way to seats: a look at the records, the queue, a grant."""
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from distlock.backends.store import (
     Absent,
-    Address,
     Change,
     Condition,
     Delete,
@@ -21,7 +19,6 @@ from distlock.backends.store import (
     Put,
     Record,
     RecordStore,
-    Renewal,
     Session,
     SessionEnded,
     Snapshot,
@@ -29,6 +26,7 @@ from distlock.backends.store import (
 )
 from distlock.concurrency.clock import backoff_until, clock
 from distlock.exceptions import LockUnavailable, NotPermitted
+from distlock.records.process_session import ProcessSession
 from distlock.records.seats import (
     LIMIT,
     Availability,
@@ -48,82 +46,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 #: Attempts to take free seats before it stands in the queue.
 _MOST_ATTEMPTS = 3
 _OVERTAKEN = "others changed it before each attempt to take it"
-#: The session of the process is renewed before records are bound to it, if less than this part of
-#: it is left. One that was opened for an attempt is used for the next one, if so much is left.
-_FRESH_SHARED, _FRESH_OWN = 2 / 3, 9 / 10
-
-
-class ProcessSession:
-    """One session for many records: it is renewed once for all of them.
-
-    It is opened when it is needed, and renewed by what uses it. Unused it ends by itself.
-    """
-
-    def __init__(self, store: RecordStore, seconds: float) -> None:
-        self._store = store
-        self._seconds = seconds
-        #: protects the choice of the session; nothing is asked while it is taken
-        self._mutex = threading.Lock()
-        self._session: Session | None = None
-
-    def get(self, deadline: float | None) -> Session:
-        """Return the session, with most of its time left. See RecordStore for the errors."""
-        session = self._session
-        if session is not None:
-            now = clock()
-            if session.deadline - now > session.seconds * _FRESH_SHARED:
-                return session
-            if now < session.deadline:
-                if session.id in self._store.renew([session.id], (), deadline).alive:
-                    return self._renewed(session, now)
-                self.drop(session)
-        new = self._store.open_session(self._seconds, deadline)
-        with self._mutex:
-            # Another thread may have been faster. Records on two sessions would be renewed by no
-            # one rule; the one that is not used ends by itself.
-            if (current := self._session) is None or clock() >= current.deadline:
-                current = self._session = new
-        return current
-
-    def latest(self, session: Session) -> Session:
-        """Return a session as it was renewed last, if it is this one."""
-        current = self._session
-        return current if current is not None and current.id == session.id else session
-
-    @property
-    def lasts_until(self) -> float:
-        """Until when, by the local clock, the records of the session may be there at most."""
-        session = self._session
-        return 0.0 if session is None else session.deadline + session.seconds
-
-    def drop(self, session: Session) -> None:
-        """Use another one from now on: this one has ended."""
-        with self._mutex:
-            if self._session is not None and self._session.id == session.id:
-                self._session = None
-
-    def renew(
-        self, sessions: Collection[str], records: Collection[Address], deadline: float | None
-    ) -> Renewal:
-        """See RecordStore.renew(); notes it if this session is among those renewed."""
-        sent_at = clock()
-        renewal = self._store.renew(sessions, records, deadline)
-        if (session := self._session) is not None:
-            if session.id in renewal.alive:
-                self._renewed(session, sent_at)
-            elif session.id in renewal.ended:
-                self.drop(session)
-        return renewal
-
-    def _renewed(self, session: Session, sent_at: float) -> Session:
-        renewed = session.renewed(sent_at)
-        with self._mutex:
-            current = self._session
-            # An answer may come after that to a later request.
-            if current is not None and current.id == renewed.id:
-                renewed = max(current, renewed, key=lambda one: one.deadline)
-                self._session = renewed
-        return renewed
+#: A session that was opened for an attempt is used for the next one, if this part of it is left.
+_FRESH = 9 / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +148,9 @@ class SeatRequests:
         A grant to one who waits relies on LIMIT alone, because each grant writes that again. So if
         LIMIT is as it was read, no holder has come since.
         """
-
-        def needed(found: Snapshot) -> list[str]:
-            return Seats(found).needed(claim)
-
-        return self._store.read_some(directory, [LIMIT], needed, deadline)
+        return self._store.read_some(
+            directory, [LIMIT], lambda found: Seats(found).needed(claim), deadline
+        )
 
     def _take_unread(self, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the seats if they are free by what was seen last, and nothing has changed since."""
@@ -332,11 +254,13 @@ class SeatRequests:
             conditions.append(Exists(waiting))
         change = Put(waiting, place.value if place else value_of(claim), session.id)
         try:
-            joined = self._store.apply(directory, [change], conditions, deadline) is not None
+            if self._store.apply(directory, [change], conditions, deadline) is not None:
+                return waiting
         except SessionEnded:
             self.session.drop(session)
-            return None
-        return waiting if joined else None
+        finally:  # a cancel may have come meanwhile: the next one, after this call, finds it
+            self.places[claim.nonce] = waiting
+        return None
 
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
@@ -354,32 +278,39 @@ class SeatRequests:
 
     def forget(self, claim: Claim, deadline: float | None) -> None:
         """Forget a claim that has no seats, or has left them. A session of its own is ended."""
-        session = self._drop(claim)
+        session = self.sessions.pop(claim.nonce, None)
         if session is not None and not self.shares_session(claim):
             with suppress(LockUnavailable):  # it ends by itself
                 self._store.end_session(session.id, deadline)
 
-    def _drop(self, claim: Claim) -> Session | None:
+    def _drop(self, claim: Claim) -> None:
+        self.sessions.pop(claim.nonce, None)
         self.places.pop(claim.nonce, None)
-        return self.sessions.pop(claim.nonce, None)
 
     def leave_queue(self, claim: Claim, deadline: float | None) -> None:
         """Give the place in the queue up."""
         # A request whose answer was lost may have come late, and have granted the seat.
-        self._store.apply(claim.key(self._alias).directory, self.leaving(claim), (), deadline)
+        with self.leaving(claim) as changes:
+            self._store.apply(claim.key(self._alias).directory, changes, (), deadline)
         self.forget(claim, deadline)
 
-    def leaving(self, claim: Claim) -> list[Change]:
-        """Return the changes with which a claim holds no seats, and waits for none."""
-        place = self.places.get(claim.nonce)
-        return [Delete(key) for key in (held_key(claim.nonce), place) if key is not None]
+    @contextmanager
+    def leaving(self, claim: Claim) -> Iterator[list[Change]]:
+        """Yield the changes with which a claim holds no seats, and waits for none."""
+        place = self.places.pop(claim.nonce, None)
+        try:
+            yield [Delete(key) for key in (held_key(claim.nonce), place) if key is not None]
+            place = None
+        finally:
+            if place is not None:  # it was not left yet
+                self.places[claim.nonce] = place
 
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""
         if self.shares_session(claim):
             return self.session.get(deadline)
         session = self.sessions.get(claim.nonce)  # of an attempt for which others were too fast
-        if session is None or session.deadline - clock() < claim.relied_on * _FRESH_OWN:
+        if session is None or session.deadline - clock() < claim.relied_on * _FRESH:
             session = self._store.open_session(claim.reserved, deadline)
         return session
 

@@ -49,6 +49,8 @@ _HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
 PassedOver: TypeAlias = frozenset[str | None]
 #: Revisions below this are no times in microseconds: it is a moment of the year 2001.
 _LEAST_TIME = 10**15
+#: the most holders that are named under SEVERAL; if there are more it is None, for all holders
+_MOST_NAMED = 100
 
 
 def held_key(nonce: str) -> str:
@@ -127,7 +129,8 @@ class Seats:
     @property
     def several(self) -> set[str]:
         """The keys of the holders that have more than one seat, or had when that was granted."""
-        return set(self.limit_record.value.get(SEVERAL, ()) if self.limit_record else ())
+        named = self.limit_record.value.get(SEVERAL, ()) if self.limit_record else ()
+        return set(self._held if named is None else named)
 
     @property
     def taken(self) -> int:
@@ -146,8 +149,9 @@ class Seats:
         """Return the value for the record of the limit with a grant; a number of resize() stays."""
         record = self.limit_record
         said = record.value if record is not None and self.limit == limit else {"limit": limit}
-        several = {held_key(claim.nonce)} if claim.seats > 1 else set()
-        return {**said, SEVERAL: sorted(several.union(self.several.intersection(self._held)))}
+        own = {held_key(claim.nonce)} if claim.seats > 1 else set()
+        several = sorted(own.union(self.several.intersection(self._held)))
+        return {**said, SEVERAL: several if len(several) <= _MOST_NAMED else None}
 
     def limit_for(self, claim: Claim, alias: str) -> int:
         """Return how many seats there are to be for a claim, which may be the first to say so.
@@ -190,7 +194,8 @@ class Seats:
         processes = processes_of(before, self.own_place(claim))
         if ahead:
             first = ahead[0]
-            is_due = first.value is not None and int(first.value["seats"]) <= free
+            is_read = first.value is not None and len(self.holders) == len(self._held)
+            is_due = is_read and int(first.value["seats"]) <= free
             overdue = Overdue(first.key, first.session) if is_due else None
             return Availability(False, ahead[-1].key, overdue, processes)
         return Availability(claim.seats <= free, processes=processes)

@@ -24,8 +24,9 @@ from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.records.process_session import ProcessSession
 from distlock.records.recipe_records import Plan, RecipeRecords
-from distlock.records.seat_requests import Look, ProcessSession, SeatRequests
+from distlock.records.seat_requests import Look, SeatRequests
 from distlock.records.seats import (
     LIMIT,
     PassedOver,
@@ -44,6 +45,8 @@ _LONGEST_WAIT = 5.0
 #: taken them: its process may have been stopped or killed. With it go all who wait in its process.
 #: Those that go on line up again.
 _PATIENCE = 1.0
+#: Seconds in which there may be no second look, so that the first one has to name a holder.
+_HARDLY_ANY = 0.05
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
 
@@ -111,7 +114,8 @@ class SharedBackend(BaseBackend):
         """
         directory, passed_over = self._directory(claim), PassedOver()
         began, known_until = clock(), self.calls.due()
-        whole = waits = claim.keeps_place
+        waits = claim.keeps_place
+        whole = waits or left(deadline, 1.0) < _HARDLY_ANY
         look = yield from self._look(claim, passed_over, deadline, waits=waits, whole=whole)
         overdue, since = look.turn.overdue, clock()
         while look.lease is None:
@@ -236,11 +240,11 @@ class SharedBackend(BaseBackend):
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel(). A request that comes later finds the claim cancelled."""
-        changes = self._requests.leaving(claim)
-        if self._backend.capabilities.late_requests:
-            session = self._store.open_session(_REMEMBERED, deadline)
-            changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
-        self.records.cancel(claim, changes, deadline)
+        with self._requests.leaving(claim) as changes:
+            if self._backend.capabilities.late_requests:
+                session = self._store.open_session(_REMEMBERED, deadline)
+                changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
+            self.records.cancel(claim, changes, deadline)
         self._requests.forget(claim, deadline)
 
     def kept_until(self, claim: Claim) -> float:

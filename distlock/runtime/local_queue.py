@@ -28,7 +28,7 @@ from distlock.concurrency.threads import call_after, start, thread_logger
 from distlock.concurrency.work import awaits, jobs_awaiting, runs_the_loop, thread_awaiting
 from distlock.conf import locks
 from distlock.exceptions import LockDeadlock, LockError
-from distlock.records.seat_requests import ProcessSession
+from distlock.records.process_session import ProcessSession
 from distlock.runtime.hold import Entrant, task_of
 from distlock.types.lease import Behind, Kind, LockInfo, LockKey, Owner, Waiting, new_nonce
 from distlock.types.owners import current_owner, is_named

@@ -333,6 +333,16 @@ class TestTasks:
         eventually(lambda: len(apply.calls) >= 3)
         eventually(lambda: is_unused(Semaphore(name, 1)))
 
+    def test_a_task_that_is_cancelled_while_it_lines_up_leaves_no_place(self, local, wrapped, name):
+        """Its place is taken after the claim has been cancelled, and given up once more."""
+        apply = wrapped("apply")
+        with Semaphore(name, 1):
+            cancel_while_asking(apply, joins, Semaphore(name, 1).aacquire, local)
+            eventually(lambda: any(map(joins, (call[1] for call in apply.calls))))
+            eventually(lambda: not Semaphore(name, 1).info().waiters)
+        assert Semaphore(name, 1).acquire(blocking=False)
+        assert not local.shared._requests.places
+
     def test_a_loop_that_is_closed_leaves_no_waiter(self, local, name):
         """It is seen when the task would be woken; what is left of it is garbage then."""
         loop, held = asyncio.new_event_loop(), Semaphore(name, 1)

@@ -58,7 +58,7 @@ LAYERS = [
     ["backends.database.checks"],
     ["backends.database.store"],
     ["backends.database.lock"],
-    ["records.seats"],
+    ["records.process_session", "records.seats"],
     ["records.seat_requests"],
     ["records.recipe_records"],
     ["records.shared_backend"],

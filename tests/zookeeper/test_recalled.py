@@ -1,5 +1,6 @@
 """What a process has seen last, and takes seats by without asking."""
 
+import threading
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -8,7 +9,7 @@ from threading import BrokenBarrierError
 import pytest
 from kazoo.protocol.serialization import GetChildren2, GetData
 
-from distlock import ValueNotAgreed, locks
+from distlock import LockBusy, LockUnavailable, ValueNotAgreed, locks
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.backends.zookeeper.records import (
     DirectoryNode,
@@ -18,10 +19,12 @@ from distlock.backends.zookeeper.records import (
 )
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
-from distlock.recipes import Barrier, Queue, Semaphore
+from distlock.recipes import Barrier, Election, Queue, Semaphore
+from distlock.records import seats
 from distlock.records.shared_backend import SharedBackend
+from distlock.runtime.manager import manager
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.recipes.wrapping import in_thread
 
 NodeStat = namedtuple("NodeStat", "version mzxid pzxid")
@@ -246,6 +249,64 @@ def visit(semaphore, inside=lambda: None):
         inside()
         semaphore.release()
     return taken
+
+
+def test_more_holders_of_several_seats_than_are_named_are_counted_all_the_same(
+    using, other, monkeypatch, name
+):
+    monkeypatch.setattr(seats, "_MOST_NAMED", 1)
+    held = [Semaphore(name, 5, n=2, using="other") for _ in range(2)]
+    for one in held:
+        one.acquire()
+    directory = f"semaphore:{name}"
+    assert other.get(directory, "limit").value["several"] is None
+    waiting = in_thread(visit, Semaphore(name, 5, n=2, using=using))
+    eventually(lambda: line_in(other, directory))
+    held[0].release()
+    assert waiting() is True
+    held[1].release()
+
+
+def test_a_caller_with_hardly_any_time_is_told_who_has_it(using, name):
+    with Semaphore(name, 1, using="other") as held:
+        with pytest.raises(LockBusy) as refused:
+            Semaphore(name, 1, using=using, timeout=0.001, on_busy="raise").__enter__()
+        assert refused.value.holder.token == held.token
+
+
+def test_a_candidate_that_stands_again_does_so_once_while_its_lost_record_is_there(
+    using, other, monkeypatch, name
+):
+    leader, follower = Election(name, using="other"), Election(name, using=using)
+    assert leader.campaign(timeout=PATIENCE)
+    monkeypatch.setattr(SharedBackend, "pause", 0.3)
+    came, store = [], locks[using].store
+    apply, release, may_leave = store.apply, SharedBackend.release, threading.Event()
+
+    def counted(where, changes, *more):
+        came.extend(change for change in changes if change.key.startswith("h/"))
+        return apply(where, changes, *more)
+
+    def refused(backend, lease, deadline=None):
+        if backend.alias == using and not may_leave.is_set():
+            raise LockUnavailable("not now")
+        return release(backend, lease, deadline)
+
+    monkeypatch.setattr(store, "apply", counted)
+    monkeypatch.setattr(SharedBackend, "release", refused)
+    campaign = in_thread(follower.campaign, timeout=PATIENCE)
+    first = eventually(lambda: follower._candidacy._membership._hold)
+    manager().renewer.lose(first, "for a test")
+    eventually(lambda: follower._candidacy._membership._hold is not first)
+    found = other.read(f"election:{name}").records
+    assert sum(key.startswith("h/") for key in found) == 3  # the lost one is there, too
+    before = len(came)
+    passed(1.0)
+    assert len(came) == before == 2
+    may_leave.set()
+    leader.resign()
+    assert campaign() is True
+    follower.resign()
 
 
 def test_a_change_that_relies_on_a_lasting_record_is_not_refused_for_others(
