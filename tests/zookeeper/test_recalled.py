@@ -21,7 +21,7 @@ from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from distlock.recipes import Barrier, Election, Queue, Semaphore
 from distlock.records import seats
-from distlock.records.shared_backend import SharedBackend
+from distlock.records.shared_backend import SharedBackend, shared_locks
 from distlock.runtime.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
@@ -208,7 +208,7 @@ def test_a_seat_that_was_taken_away_since_the_look_is_not_granted(using, other, 
         if not any(change.key.startswith("h/") for change in changes if isinstance(change, Put)):
             return apply(where, changes, *more)
         if not answers:
-            assert in_thread(held[0].resize, 1)() == 2
+            assert in_thread(shared_locks(locks["other"]).resize, directory, 1)() == 2
         answers.append(apply(where, changes, *more))
         return answers[-1]
 
