@@ -297,9 +297,12 @@ class SeatRequests:
     @contextmanager
     def leaving(self, claim: Claim) -> Iterator[list[Change]]:
         """Yield the changes with which a claim holds no seats, and waits for none."""
-        place = self.places.pop(claim.nonce, None)
+        place = self.places.get(claim.nonce)
+        changes: list[Change] = [Delete(held_key(claim.nonce))]
+        changes += [] if place is None else [Delete(place)]
         try:
-            yield [Delete(key) for key in (held_key(claim.nonce), place) if key is not None]
+            self.places.pop(claim.nonce, None)
+            yield changes
             place = None
         finally:
             if place is not None:  # it was not left yet
