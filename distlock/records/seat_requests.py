@@ -143,11 +143,7 @@ class SeatRequests:
         return Look(lease, seats.snapshot.revision, turn)
 
     def _read_needed(self, claim: Claim, directory: str, deadline: float | None) -> Snapshot:
-        """Read which records there are, and those that decide whether it is a claim's turn.
-
-        A grant to one who waits relies on LIMIT alone, because each grant writes that again. So if
-        LIMIT is as it was read, no holder has come since.
-        """
+        """Read which records there are, and those that decide whether it is a claim's turn."""
         return self._store.read_some(
             directory, [LIMIT], lambda found: Seats(found).needed(claim), deadline
         )
@@ -214,7 +210,8 @@ class SeatRequests:
             # too.
             changes.extend(map(Delete, [place.key, *seats.passed_by(claim, passed_over)]))
             conditions.append(Exists(place.key))
-            # A sweep removes it only where nobody waits.
+            # Each grant writes it: if it is as it was read, no holder has come since. A sweep
+            # removes it only where nobody waits.
             conditions.append(snapshot.unchanged(LIMIT, lasting=True))
         else:
             conditions.append(Unchanged(snapshot.revision))  # also: nobody has come to wait

@@ -45,8 +45,9 @@ _LONGEST_WAIT = 5.0
 #: taken them: its process may have been stopped or killed. With it go all who wait in its process.
 #: Those that go on line up again.
 _PATIENCE = 1.0
-#: Seconds in which there may be no second look, so that the first one has to name a holder.
-_HARDLY_ANY = 0.05
+#: A caller with less time than these seconds may look only once, so that look reads all: a refusal
+#: names a holder.
+_ONE_LOOK = 0.05
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
 
@@ -115,7 +116,7 @@ class SharedBackend(BaseBackend):
         directory, passed_over = self._directory(claim), PassedOver()
         began, known_until = clock(), self.calls.due()
         waits = claim.keeps_place
-        whole = waits or left(deadline, 1.0) < _HARDLY_ANY
+        whole = waits or left(deadline, 1.0) < _ONE_LOOK
         look = yield from self._look(claim, passed_over, deadline, waits=waits, whole=whole)
         overdue, since = look.turn.overdue, clock()
         while look.lease is None:
