@@ -315,11 +315,12 @@ def _ended(row: list[Any], why: str, term: int | None = None, until: str = "") -
 
 def _row(one: Term) -> list[Any]:
     """Return a term as it is written, for _term() to read."""
-    owner, times = [*one.owner.to_fields().values()], (str(one.since), str(one.until or ""))
-    return [one.term, one.candidate, owner, *times, one.why]
+    times = str(one.since), str(one.until or "")
+    return [one.term, one.candidate, *one.owner.to_fields().values(), *times, one.why]
 
 
-def _term(term: int, candidate: str, owner: list[Any], since: str, until: str, why: str) -> Term:
+def _term(term: int, candidate: str, *rest: Any) -> Term:
+    *owner, since, until, why = rest
     ended = datetime.fromisoformat(until) if until else None
     return Term(term, candidate, Owner(*owner), datetime.fromisoformat(since), ended, why)
 

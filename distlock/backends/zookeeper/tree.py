@@ -47,6 +47,7 @@ def escaped(name: str) -> str:
     return _ESCAPED.sub(lambda found: quote(found[0], safe=""), name)
 
 
+@lru_cache(1024)
 def unescaped(component: str) -> str:
     """Return the name of a lock from its component."""
     return unquote(component)
