@@ -121,7 +121,7 @@ class CallerConnection(Connection):
     def ask(self, statement: Statement) -> Result:
         """See Connection.ask()."""
         connection, until = self.wrapper.connection, self.until
-        ((own,),) = connection.execute("PRAGMA busy_timeout")
+        own = connection.execute("PRAGMA busy_timeout").fetchone()[0]
         most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
         try:
             if most < own:
