@@ -113,16 +113,18 @@ class CursorConnection(RawConnection):
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
         with hung_up_after(limit, self._hang_up):
-            # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the
-            # caller's.
-            cursor = self._wrapper.create_cursor()
-            try:
-                cursor.execute(statement.sql, statement.params)
-                return _results(cursor) if self._has_next_set else [_result(cursor)]
-            finally:
-                # A traceback may keep it, and with SQLite its lock on the file.
-                with despite(Exception):  # all rows were read, or another error is raised
-                    cursor.close()
+            return self._execute(statement)
+
+    def _execute(self, statement: Statement) -> list[Result]:
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self._wrapper.create_cursor()
+        try:
+            cursor.execute(statement.sql, statement.params)
+            return _results(cursor) if self._has_next_set else [_result(cursor)]
+        finally:
+            # A traceback may keep it, and with SQLite its lock on the file.
+            with despite(Exception):  # all rows were read, or another error is raised
+                cursor.close()
 
 
 def _results(cursor: Any) -> list[Result]:
