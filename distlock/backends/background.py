@@ -148,15 +148,11 @@ class Cleanup:
         self._process = fork.current()
         _all().add(self)
         self._mutex = threading.Lock()
-        self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
+        #: by nonce, the claims that have not been taken back yet
+        self.pending: dict[str, tuple[Claim, Cancel, float]] = {}
         self._thread: threading.Thread | None = None
         #: the nonces of claims whose cancel has not been repeated yet
         self._to_repeat: set[str] = set()
-
-    @property
-    def pending(self) -> int:
-        """How many claims have not been taken back yet."""
-        return len(self._pending)
 
     def add(self, claim: Claim, cancel: Cancel | None = None) -> None:
         """Take a claim back soon, by calling ``cancel``, without making the caller wait."""
@@ -172,7 +168,7 @@ class Cleanup:
 
     def _add(self, claim: Claim, cancel: Cancel) -> None:
         with self._mutex:
-            self._pending[claim.nonce] = claim, cancel, clock() + claim.reserved
+            self.pending[claim.nonce] = claim, cancel, clock() + claim.reserved
             if self._thread is not None and self._thread.is_alive():
                 return
             try:
@@ -191,13 +187,13 @@ class Cleanup:
     @property
     def drained(self) -> bool:
         """Whether all were taken back, and those that may be granted just after that once more."""
-        return not self._pending and not self._to_repeat
+        return not self.pending and not self._to_repeat
 
     def _run(self) -> None:
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
             self._try_all()
             with self._mutex:
-                if not self._pending:
+                if not self.pending:
                     if self._thread is threading.current_thread():
                         self._thread = None
                     return
@@ -205,7 +201,7 @@ class Cleanup:
 
     def _try_all(self) -> None:
         with self._mutex:
-            pending = list(self._pending.items())
+            pending = list(self.pending.items())
         for nonce, entry in pending:
             claim, cancel, lease_ends = entry
             until = max(lease_ends, self._backend.kept_until(claim))
@@ -216,8 +212,8 @@ class Cleanup:
                     # Most likely the backend answers for none. But it may be the row of this one
                     # that is locked, so the next round begins with another.
                     with self._mutex:
-                        if self._pending.get(nonce) is entry:
-                            self._pending[nonce] = self._pending.pop(nonce)
+                        if self.pending.get(nonce) is entry:
+                            self.pending[nonce] = self.pending.pop(nonce)
                     return
                 except Exception:
                     said = claim.name
@@ -225,8 +221,8 @@ class Cleanup:
                     thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
-                if self._pending.get(nonce) is entry:
-                    del self._pending[nonce]
+                if self.pending.get(nonce) is entry:
+                    del self.pending[nonce]
 
 
 @fork.at_exit

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.types.values import Release, checked_release, checked_seconds
+
+T = TypeVar("T")
 
 DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.
@@ -84,9 +86,9 @@ class BackendSettings:
         if not isinstance(options, Mapping):
             _refuse(alias, f"OPTIONS must be a dictionary, not {options!r}")
         _refuse_unknown(alias, "OPTIONS: ", options, tuple(default_options))
-        lease = _seconds(alias, "LEASE", params.get("LEASE", DEFAULT_LEASE))
+        lease = _checked(alias, checked_seconds, "LEASE", params.get("LEASE", DEFAULT_LEASE))
         longest = lease / RENEWALS_PER_LEASE
-        renew = _seconds(alias, "RENEW", params.get("RENEW", longest))
+        renew = _checked(alias, checked_seconds, "RENEW", params.get("RENEW", longest))
         if renew > longest:
             _refuse(
                 alias,
@@ -95,10 +97,7 @@ class BackendSettings:
             )
         release = None
         if "RELEASE" in params:
-            try:
-                release = checked_release("RELEASE", params["RELEASE"])
-            except ValueError as error:
-                _refuse(alias, str(error))
+            release = _checked(alias, checked_release, "RELEASE", params["RELEASE"])
         all_options = MappingProxyType({**default_options, **options})
         return cls(alias, lease, renew, location, all_options, release)
 
@@ -108,7 +107,8 @@ class BackendSettings:
 
     def seconds(self, option: str) -> float:
         """Return an option that must be a finite, positive number of seconds."""
-        return _seconds(self.alias, f"OPTIONS[{option!r}]", self.options[option])
+        what = f"OPTIONS[{option!r}]"
+        return _checked(self.alias, checked_seconds, what, self.options[option])
 
     def choice(self, option: str, allowed: tuple[str, ...]) -> str:
         """Return an option that must be one of ``allowed``."""
@@ -141,9 +141,9 @@ def _refuse(alias: str, problem: str) -> NoReturn:
     raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: {problem}.")
 
 
-def _seconds(alias: str, what: str, value: object) -> float:
+def _checked(alias: str, check: Callable[[str, object], T], what: str, value: object) -> T:
     try:
-        return checked_seconds(what, value)
+        return check(what, value)
     except (TypeError, ValueError) as error:
         _refuse(alias, str(error))
 

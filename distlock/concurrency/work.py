@@ -80,7 +80,7 @@ class Work:
         found = []
         work: Work | None = self
         while work is not None:
-            if isinstance(work, Job) and (future := work.future) is not None:
+            if isinstance(work, Job) and (future := work._future()) is not None:
                 found.append(future)
             work = work.outer
         return found
@@ -121,11 +121,6 @@ class Job(Work):
         self._future = ref(future)  # its result may be large
         self._is_followed = False
 
-    @property
-    def future(self) -> Future[Any] | None:
-        """The future of the job, None if it is gone."""
-        return self._future()
-
     def is_of(self, future: object) -> bool:
         return self._future() is future
 
@@ -137,10 +132,7 @@ class Job(Work):
         super().add(thing, at_end)
         if not self._is_followed and (future := self._future()) is not None:
             self._is_followed = True
-            future.add_done_callback(self._end)
-
-    def _end(self, future: Future[Any]) -> None:
-        self.end()
+            future.add_done_callback(lambda _: self.end())
 
     _is_done = is_answered
 

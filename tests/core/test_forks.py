@@ -292,7 +292,7 @@ def test_what_the_parent_would_take_back_is_not_taken_back_in_the_child(backend,
             cleanup.add(lease.claim)
             return backend.cleanup is cleanup, cleanup.pending, set(threading.enumerate()) - before
 
-        assert forked(add, way=way) == (False, 0, set())
+        assert forked(add, way=way) == (False, {}, set())
         lock.verify()
 
 

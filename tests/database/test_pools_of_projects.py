@@ -148,7 +148,7 @@ def test_a_session_that_was_idle_for_long_does_not_go_to_the_pool(settings, name
     settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "OPTIONS": options}}
     with Lock(name):
         pass
-    eventually(lambda: locks["default"].pool.unused == 0)
+    eventually(lambda: not locks["default"].pool._idle)
 
 
 @pytest.mark.usefixtures("unchanged")

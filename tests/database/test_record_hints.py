@@ -313,7 +313,7 @@ def test_who_may_not_wake_others_changes_all_the_same(store, make, name, sql):
     try:
         other = make(wait="auto", idle=60).store
         assert other.apply(name, [Put("a", 2)])
-        assert other._pool.unused == 1
+        assert len(other._pool._idle) == 1
     finally:
         publish("mariadb", {part: known[part] for part in ("USER", "PASSWORD")})
     assert watch.wait(clock() + PATIENCE)

@@ -1,10 +1,18 @@
 """A network between clients and all servers of a ZooKeeper, that can break."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
+from distlock import locks
 from tests.servers.process import HOST
 from tests.servers.proxy import Proxy
+
+
+def server_of(alias):
+    """Return host and port of the server that a client is connected to; None if there is none."""
+    with suppress(OSError, AttributeError):
+        return locks[alias].client.connection._socket.getpeername()[:2]
+    return None
 
 
 class Network:

@@ -9,6 +9,7 @@ from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
 from tests.faults.leaders import kill_leaders_while_turns_are_taken
+from tests.zookeeper.network import server_of
 
 pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
 
@@ -23,7 +24,7 @@ def using(configure):
 
 def serving(servers, alias):
     """Return the server that a client is connected to; None if there is none at the moment."""
-    if (found := locks[alias].client.connection.server) is None:
+    if (found := server_of(alias)) is None:
         return None
     return next(server for server in servers if server.port == found[1])
 

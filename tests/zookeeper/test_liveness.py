@@ -13,6 +13,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
 from tests.servers.proxy import Proxy
 from tests.zookeeper.conftest import CLIENTS, SESSION
+from tests.zookeeper.network import server_of
 
 LEASE = SESSION * 2 / 3
 
@@ -80,12 +81,12 @@ def test_a_server_that_falls_silent_is_left_for_another_and_a_loss_is_told(
         lock = Lock(name, using=using, on_lost=on_lost)
         lock.acquire()
         token = lock.token
-        port = locks[using].client.connection.server[1]
+        port = server_of(using)[1]
         silent, other = (one, two) if port == one.port else (two, one)
         silent.silence()
         eventually(lambda: other.connections)
         with Lock(f"{name}:next", using=using):
-            assert locks[using].client.connection.server[1] == other.port
+            assert server_of(using)[1] == other.port
         try:
             lock.verify()
             assert lock.token == token

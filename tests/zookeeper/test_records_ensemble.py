@@ -10,6 +10,7 @@ from distlock.backends.store import Absent, Delete, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
+from tests.zookeeper.network import server_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,7 +80,7 @@ def test_a_session_outlives_the_server_that_its_client_was_connected_to(configur
     session = store.open_session(600)
     store.apply(name, [Put("a", 1, session.id)])
     pending = locks["other"].store.watch(name, locks["other"].store.read(name).revision, "b")
-    _, port = locks["default"].client.connection.server
+    _, port = server_of("default")
     next(server for server in servers if server.port == port).kill()
     renewal = eventually(lambda: renewed(store, session, name), limit=2 * PATIENCE)
     assert renewal.alive == {session.id}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 import select
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -35,6 +36,9 @@ _MOST_PREPARED, _MOST_COUNTED = 60, 1000
 _TIME_TO_PREPARE = 1.0
 
 _ALREADY_PREPARED = "42P05"  # duplicate_prepared_statement
+
+#: Finds the names of the parameters of a text, in their order.
+_names_in = re.compile(r"%\((\w+)\)s").findall
 
 
 def raw_connection_for(wrapper: Any, hang_up: HangUp | None) -> RawConnection:
@@ -169,8 +173,8 @@ class MySQLConnection(RawConnection):
         # Of several statements at once none can be prepared.
         if limit < _TIME_TO_PREPARE or "; " in sql or not self._prepared.is_due(sql):
             return None
-        marks = _Marks()
-        text = sql % marks
+        params = _names_in(sql)
+        text = sql % dict.fromkeys(params, "?")
         name = name_of(text.encode())
         try:
             self.execute(Statement(f"PREPARE {name} FROM %s", (text,)), limit)
@@ -178,7 +182,7 @@ class MySQLConnection(RawConnection):
             # The server may have too many. In any case nothing has been carried out.
             self._prepares = False
             return None
-        using = f" USING {marks}" if marks.names else ""
+        using = f" USING {', '.join(f'%({param})s' for param in params)}" if params else ""
         self._prepared[sql] = execute = f"EXECUTE {name}{using}"
         return execute
 
@@ -206,20 +210,6 @@ class WaitingMySQLConnection(MySQLConnection):
         """See RawConnection.execute()."""
         with hung_up_after(limit, self._hang_up):
             return super().execute(statement, None)
-
-
-class _Marks:
-    """Puts a question mark for each parameter of a text; then its str() are all of them."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __getitem__(self, name: str) -> str:
-        self.names.append(name)
-        return "?"
-
-    def __str__(self) -> str:
-        return ", ".join(f"%({name})s" for name in self.names)
 
 
 class PsycopgConnection(RawConnection):
@@ -312,8 +302,8 @@ class PsycopgConnection(RawConnection):
             results.append(result)
 
     def _prepare(self, sql: str, until: float | None) -> tuple[bytes, tuple[str, ...]]:
-        numbers = _Numbers()
-        text = (sql % numbers).encode()
+        params = dict.fromkeys(_names_in(sql))  # each has one number, however often it is there
+        text = (sql % {param: f"${number}" for number, param in enumerate(params, 1)}).encode()
         name = name_of(text).encode()
         self._pgconn.send_prepare(name, text)
         for result in self._answers(until):
@@ -321,7 +311,7 @@ class PsycopgConnection(RawConnection):
                 error = self._error(result)
                 if error.sqlstate != _ALREADY_PREPARED:
                     raise error
-        self._prepared[sql] = prepared = name, tuple(numbers)
+        self._prepared[sql] = prepared = name, tuple(params)
         return prepared
 
     def _executed(self, sql: str, literals: Mapping[str, str], until: float | None) -> str:
@@ -348,14 +338,6 @@ def _parts(sql: str) -> tuple[str, ...]:
     return tuple(sql.split("; "))
 
 
-class _Numbers(dict[str, str]):
-    """Numbers the parameters of a text in the order in which they are asked for."""
-
-    def __missing__(self, name: str) -> str:
-        self[name] = number = f"${len(self) + 1}"
-        return number
-
-
 class SQLiteConnection(RawConnection):
     """Python's own driver. Django's cursor would convert each text again."""
 
@@ -378,9 +360,6 @@ class SQLiteConnection(RawConnection):
 @functools.lru_cache(maxsize=256)
 def _sqlite_text(sql: str, numbered: int | None) -> str:
     """Return a text with the placeholders of SQLite; ``numbered`` is how many have no names."""
-    return sql % (_Named() if numbered is None else ("?",) * numbered)
-
-
-class _Named(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return f":{name}"
+    if numbered is not None:
+        return sql % (("?",) * numbered)
+    return sql % {name: f":{name}" for name in _names_in(sql)}

@@ -58,17 +58,14 @@ class MySQL(Dialect):
         # https://dev.mysql.com/doc/refman/8.4/en/update.html
         # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see
         # _verdict().
+        copied = ("description", "host", "process", "thread", "lease", "renews")
+        taken_over = ",\n    ".join(f"{one} = IF({_MINE}, VALUES({one}), {one})" for one in copied)
         return f"""{self._insert()}\
 ON DUPLICATE KEY UPDATE
     nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {self.NOW}) AND {{condition}},
                VALUES(nonce), nonce),
     token = IF({_MINE}, GREATEST(token + 1, {self.MICROSECONDS}), token),
-    description = IF({_MINE}, VALUES(description), description),
-    host = IF({_MINE}, VALUES(host), host),
-    process = IF({_MINE}, VALUES(process), process),
-    thread = IF({_MINE}, VALUES(thread), thread),
-    lease = IF({_MINE}, VALUES(lease), lease),
-    renews = IF({_MINE}, VALUES(renews), renews),
+    {taken_over},
     acquired_at = IF({_MINE}, {self.NOW}, acquired_at),
     owner = IF({_MINE}, VALUES(owner), owner),
     expires_at = IF({_MINE}, {self.LATER.format("%(duration)s")}, expires_at)

@@ -80,7 +80,8 @@ class Pool(Loans):
         self._pooled = pooled
         self._keep_idle = idle
         _pools().add(self)
-        self._idle: list[DatabaseSession] = []  # in the order of their last use
+        #: the sessions that are not in use now, in the order of their last use
+        self._idle: list[DatabaseSession] = []
         self._trusted_since = -math.inf
         self._reaper: Timer | None = None
 
@@ -88,11 +89,6 @@ class Pool(Loans):
         """Return the seconds that the server gets for an answer that is due by ``deadline``."""
         rest = self.timeout if deadline is None else deadline - clock()
         return min(max(rest, SHORTEST_LIMIT), self.timeout)
-
-    @property
-    def unused(self) -> int:
-        """How many sessions are kept that are not in use now."""
-        return len(self._idle)
 
     @property
     def idle(self) -> float:
@@ -158,8 +154,15 @@ class Pool(Loans):
         )
         session.dialect = self.dialect_for(session.wrapper)
         self.schema, self.namespace = session.schema, session.namespace
-        if session.pooled != self.pooled:
-            self._note_pooler(session.pooled)
+        was_pooled, self.pooled = self.pooled, session.pooled
+        if session.pooled and not was_pooled:
+            logger.warning(
+                "the database %r is reached through a connection pooler: waiters for its locks"
+                " poll, and are not served first come, first served. Set 'wait' in"
+                " DISTLOCK's OPTIONS to 'poll' to accept that, or to 'native' if the pooler"
+                " keeps one session for each client (PgBouncer's pool_mode = session).",
+                self.database,
+            )
         return session
 
     def close(self) -> None:
@@ -241,17 +244,6 @@ class Pool(Loans):
             self._loans.discard(ref(loan))
             if loan.latch is not None or self._waiting:
                 self.end(loan)
-
-    def _note_pooler(self, pooled: bool) -> None:
-        self.pooled = pooled
-        if pooled:
-            logger.warning(
-                "the database %r is reached through a connection pooler: waiters for its locks"
-                " poll, and are not served first come, first served. Set 'wait' in"
-                " DISTLOCK's OPTIONS to 'poll' to accept that, or to 'native' if the pooler"
-                " keeps one session for each client (PgBouncer's pool_mode = session).",
-                self.database,
-            )
 
     def _start_reaping(self) -> None:
         try:

@@ -90,11 +90,10 @@ class Edit:
             "directory": self.directory,
             **named_values("deleted", self.deleted),
             **named_values("session", self.sessions),
+            **named_values("key", [put.key for put in self.puts]),
+            **named_values("value", [put.text for put in self.puts]),
+            **named_values("bound", [put.session for put in self.puts]),
         }
-        for number, put in enumerate(self.puts):
-            params[f"key{number}"] = put.key
-            params[f"value{number}"] = put.text
-            params[f"bound{number}"] = put.session
         if (move := self.move) is not None:
             params |= {"moved": move.key, "begin": move.prefix, "end": end_of(move.prefix)}
             params |= {"mark": move.mark, "before": move.before, "after": move.after}

@@ -193,8 +193,8 @@ class EtcdBackend(BackendWithNames):
         self.client.close()
 
     def checks(self) -> Iterator[CheckMessage]:
-        open_ones = [one for one in self.options.endpoints if one.scheme == "http"]
-        far = [one for one in open_ones if not one.is_local]
+        endpoints = self.options.endpoints
+        far = [one for one in endpoints if one.scheme == "http" and not one.is_local]
         if self.options.user is not None and far:
             yield Warning(
                 f"The password for etcd goes over the network in the clear, to {far[0]}.",

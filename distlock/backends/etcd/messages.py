@@ -29,17 +29,12 @@ def to_bytes(text: str | bytes) -> str:
     return b64encode(text.encode() if isinstance(text, str) else text).decode("ascii")
 
 
-def after(prefix: str) -> bytes:
-    """Return the end of the range of all keys that begin with ``prefix``."""
-    raw = prefix.encode()  # in UTF-8 no byte is 255
-    return raw[:-1] + bytes([raw[-1] + 1])
-
-
 def key_range(key: str, prefix: bool) -> dict[str, Any]:
     """Return what stands for a key, or for all keys that begin with it."""
     where = {"key": to_bytes(key)}
     if prefix:
-        where["range_end"] = to_bytes(after(key))
+        raw = key.encode()  # in UTF-8 no byte is 255
+        where["range_end"] = to_bytes(raw[:-1] + bytes([raw[-1] + 1]))
     return where
 
 
@@ -57,8 +52,7 @@ def get(key: str, *, prefix: bool = False, **how: Any) -> Json:
 
 def get_from(start: str, prefix: str, **how: Any) -> Json:
     """Read the keys from ``start`` on that begin with ``prefix``; see get()."""
-    where = {"key": to_bytes(start), "range_end": to_bytes(after(prefix))}
-    return {"request_range": where | how}
+    return {"request_range": key_range(prefix, True) | {"key": to_bytes(start)} | how}
 
 
 def put(key: str, value: str | bytes, lease: int = 0) -> Json:

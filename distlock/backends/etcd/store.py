@@ -159,11 +159,9 @@ class EtcdStore(RecordStore):
     ) -> Renewal:
         renewed = self._renewing.keep_alive([*map(int, sessions)], deadline)
         there, reply = self._look(records, deadline)
-        alive: frozenset[str] = frozenset()
-        ended: frozenset[str] = frozenset()
-        if sessions and renewed.proven_by(reply):
-            alive = frozenset(str(lease) for lease, ttl in renewed.ttls.items() if ttl > 0)
-            ended = frozenset(str(lease) for lease, ttl in renewed.ttls.items() if ttl <= 0)
+        known = renewed.ttls if renewed.proven_by(reply) else {}
+        alive = frozenset(str(lease) for lease, ttl in known.items() if ttl > 0)
+        ended = frozenset(str(lease) for lease, ttl in known.items() if ttl <= 0)
         return Renewal(alive, ended, there, frozenset(records) - there)
 
     def _look(

@@ -116,14 +116,6 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         self._received = bytearray()
         self._pinged_at = 0.0
 
-    @property
-    def server(self) -> tuple[str, int] | None:
-        """Host and port of the server that is connected to; None if there is none."""
-        with suppress(OSError, AttributeError):
-            host, port = self._socket.getpeername()[:2]
-            return host, port
-        return None
-
     # From any thread
 
     def submit(

@@ -164,9 +164,8 @@ class ZooKeeperOptions:
 
 
 def _is_pair(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        return False
-    return all(isinstance(part, str) for part in value)
+    is_two = isinstance(value, list | tuple) and len(value) == 2
+    return is_two and all(isinstance(part, str) for part in value)
 
 
 class Handler:

@@ -21,6 +21,7 @@ from kazoo.protocol.connection import DELETED_EVENT
 from kazoo.protocol.serialization import (
     Create,
     Create2,
+    GetChildren,
     GetData,
     MultiHeader,
     SetData,
@@ -77,15 +78,8 @@ class GetEphemerals(namedtuple("GetEphemerals", "prefix")):
     def serialize(self) -> bytes:
         return bytes(write_string(self.prefix))
 
-    @classmethod
-    def deserialize(cls, data: bytes, offset: int) -> list[str]:
-        (count,) = int_struct.unpack_from(data, offset)
-        offset += int_struct.size
-        paths = []
-        for _ in range(count):
-            path, offset = read_string(data, offset)
-            paths.append(path)
-        return paths
+    #: the answer is a list of texts, too
+    deserialize = GetChildren.deserialize
 
 
 class Multi:
