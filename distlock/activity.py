@@ -94,8 +94,6 @@ def activity(text: str) -> Iterator[None]:
 
 def current_activity() -> str:
     """Return what is going on here; empty if nobody has said anything."""
-    if _current.get() is None and SyncToAsync.thread_sensitive_context.get(None) is None:
-        return ""  # the usual case
     doing = _running()
     return doing.text if doing else ""
 
@@ -135,7 +133,8 @@ def _on_started(
     else:
         return
     # A request of ASGI is many jobs and tasks, each of which is a piece of work already.
-    request = _begin(text, "request", is_work=environ is not None)
+    request = _new(text, "request", is_work=environ is not None)
+    request.begin()
     if shared := SyncToAsync.thread_sensitive_context.get(None):
         _requests[shared] = request
 
@@ -145,21 +144,15 @@ def _on_finished(**kwargs: Any) -> None:
 
 
 def _on_celery_task(*, task_id: str, task: Any, **kwargs: Any) -> None:
-    _begin(f"Celery task {task.name}[{task_id}]", "task")
+    _new(f"Celery task {task.name}[{task_id}]", "task").begin()
 
 
 def _on_django_task(*, task_result: Any, **kwargs: Any) -> None:
-    _begin(f"task {task_result.task.module_path}[{task_result.id}]", "task")
+    _new(f"task {task_result.task.module_path}[{task_result.id}]", "task").begin()
 
 
 def _on_task_end(**kwargs: Any) -> None:
     _end("task")
-
-
-def _begin(text: str, kind: str, is_work: bool = True) -> _Doing:
-    doing = _new(text, kind, is_work)
-    doing.begin()
-    return doing
 
 
 def _new(text: str, kind: str = "", is_work: bool = True) -> _Doing:

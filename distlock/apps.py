@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 #: The tag of the checks, and the setting that says which groups a process joins.
@@ -26,28 +28,15 @@ class DistlockConfig(AppConfig):
 
         activity.watch()
         watch_connections()
-        register(_check_settings, CHECKS_TAG)
-        register(_check_databases, CHECKS_TAG, Tags.database)
-        register(_check_deployment, CHECKS_TAG, deploy=True)
+        register(partial(_check, "check_settings"), CHECKS_TAG)
+        register(partial(_check, "check_databases"), CHECKS_TAG, Tags.database)
+        register(partial(_check, "check_deployment"), CHECKS_TAG, deploy=True)
         if getattr(settings, GROUPS_SETTING, None):
             from distlock import process_members
 
             process_members.watch()
 
 
-def _check_settings(*args: Any, **kwargs: Any) -> list[CheckMessage]:
-    from distlock.checks import check_settings
-
-    return check_settings(*args, **kwargs)
-
-
-def _check_databases(*args: Any, **kwargs: Any) -> list[CheckMessage]:
-    from distlock.checks import check_databases
-
-    return check_databases(*args, **kwargs)
-
-
-def _check_deployment(*args: Any, **kwargs: Any) -> list[CheckMessage]:
-    from distlock.checks import check_deployment
-
-    return check_deployment(*args, **kwargs)
+def _check(name: str, *args: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Make a check of distlock.checks, which is imported then."""
+    return import_string(f"distlock.checks.{name}")(*args, **kwargs)  # type: ignore[no-any-return]

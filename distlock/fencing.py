@@ -7,7 +7,7 @@ that; only the place that is written to can. See Martin Kleppmann, "How to do di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
@@ -18,7 +18,7 @@ from django.db.models.sql.where import ExtraWhere
 from django.utils.translation import gettext_lazy as _
 
 from distlock.exceptions import StaleToken
-from distlock.types.values import checked_token
+from distlock.types.values import batches, checked_token
 
 M = TypeVar("M", bound=models.Model)
 
@@ -64,12 +64,7 @@ class FencedQuerySet(models.QuerySet[M]):
             fenced = _fence_field(self.model).model
             if fenced is self.model._meta.concrete_model and _looks_only_at_its_rows(self.query):
                 return _write(self, token, values)
-            # The fence may be in a parent's table. A caller that has written it may write the other
-            # columns.
-            return sum(
-                self._write_both(fenced, pks, parents, token, values)
-                for pks, parents in self._chosen(fenced)
-            )
+            return self._write_both(fenced, token, values)
 
     fenced_update.alters_data = True  # type: ignore[attr-defined]
 
@@ -79,22 +74,22 @@ class FencedQuerySet(models.QuerySet[M]):
 
     afenced_update.alters_data = True  # type: ignore[attr-defined]
 
-    def _write_both(
-        self,
-        fenced: type[models.Model],
-        pks: list[Any],
-        parents: list[Any],
-        token: int,
-        values: dict[str, Any],
-    ) -> int:
-        """Write the rows that have the fences, and then, without a look at these, the others."""
-        count = _write(_rows(fenced, self.db, parents), token, {})
-        if values:
-            _rows(self.model, self.db, pks).update(**values)
+    def _write_both(self, fenced: type[models.Model], token: int, values: dict[str, Any]) -> int:
+        """Write the rows that have the fences, and then, without a look at these, the others.
+
+        The fence may be in a parent's table. A caller that has written it may write the other
+        columns.
+        """
+        count = 0
+        for pairs in batches(self._chosen(fenced), BATCH):
+            pks, parents = zip(*pairs, strict=True)
+            count += _write(_rows(fenced, self.db, parents), token, {})
+            if values:
+                _rows(self.model, self.db, pks).update(**values)
         return count
 
-    def _chosen(self, fenced: type[models.Model]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield the primary keys of the rows, and of the rows with their fences, in batches.
+    def _chosen(self, fenced: type[models.Model]) -> list[tuple[Any, Any]]:
+        """Return the primary keys of the rows, each with that of the row that has its fence.
 
         For fences in a parent's table, and for filters that look at other rows: the first write may
         change what such a filter finds.
@@ -111,10 +106,7 @@ class FencedQuerySet(models.QuerySet[M]):
             column = connection.ops.quote_name(str(_fence_field(fenced).column))
             with connection.cursor() as cursor:
                 cursor.execute(f"UPDATE {table} SET {column} = {column} WHERE 1 = 0")
-        pairs = list(chosen)
-        for start in range(0, len(pairs), BATCH):
-            pks, parents = zip(*pairs[start : start + BATCH], strict=True)
-            yield list(pks), list(parents)
+        return list(chosen)
 
 
 if TYPE_CHECKING:
@@ -171,7 +163,7 @@ def _fence_field(model: type[models.Model]) -> models.Field[Any, Any]:
     return cast("models.Field[Any, Any]", model._meta.get_field(FENCE))
 
 
-def _rows(model: type[models.Model], using: str, pks: list[Any]) -> models.QuerySet[Any]:
+def _rows(model: type[models.Model], using: str, pks: Sequence[Any]) -> models.QuerySet[Any]:
     return model._base_manager.using(using).filter(pk__in=pks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 
 from celery import shared_task
 from celery.exceptions import SoftTimeLimitExceeded
@@ -26,13 +27,11 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     failure: Exception | None = None
     for alias in locks if using is None else using:
         try:
-            done = audit.sweep(locks[alias])
+            swept[alias] = asdict(audit.sweep(locks[alias]))
         except (BodyEnded, SoftTimeLimitExceeded):
             raise
         except Exception as error:
             failure = error
-        else:
-            swept[alias] = {"expired": done.expired, "removed": done.removed}
     if failure is not None:
         raise failure
     return swept

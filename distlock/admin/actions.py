@@ -38,6 +38,7 @@ from distlock.runtime.events import send_event
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind, Lease, LockKey
 from distlock.types.query import DisplayStatus
+from distlock.types.values import batches
 
 logger = logging.getLogger("distlock")
 
@@ -76,8 +77,7 @@ class JsonField(forms.CharField):
     """A field for a value in JSON; what it holds first is a text."""
 
     def __init__(self, value: JsonInput) -> None:
-        attributes = {"class": "dl-mono", "rows": 12, "spellcheck": "false"}
-        widget = forms.Textarea(attrs=attributes)
+        widget = forms.Textarea({"class": "dl-mono", "rows": 12, "spellcheck": "false"})
         super().__init__(label=value.label, help_text=value.help, strip=False, widget=widget)
 
     def clean(self, value: Any) -> Any:
@@ -192,9 +192,8 @@ def force_release(request: HttpRequest, refs: Sequence[HoldRef], reason: str) ->
     """
     results: dict[Outcome, list[tuple[HoldRef, str]]] = {outcome: [] for outcome in _MESSAGES}
     failed: dict[str, str] = {}
-    step = fan_out.MAX_THREADS  # of no more than so many the log does not say yet what was done
-    for start in range(0, len(refs), step):
-        some = refs[start : start + step]
+    # Of no more than so many the log does not say yet what was done.
+    for some in batches(refs, fan_out.MAX_THREADS):
         jobs = [_threads().submit(partial(_break_hold, ref, failed)) for ref in some]
         for ref, job in zip(some, jobs, strict=True):
             job.wait(None)
@@ -232,9 +231,7 @@ def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lea
             return "not sent", problem, None
         logger.warning("no answer to the release of %r on %r: %s", name, alias, problem)
         return "unknown", problem, None
-    if lease is None:
-        return "changed", "", None
-    return "released", "", lease
+    return "changed" if lease is None else "released", "", lease
 
 
 def _report_release(
@@ -282,8 +279,7 @@ def perform(
     request: HttpRequest, kind: Kind, action: Action[Any], ref: Ref, values: dict[str, Any]
 ) -> None:
     """Do it, log who did it and why, and add a message that says what came of it."""
-    who = request.user.get_username()
-    values = {**values, "who": who, "timeout": action.timeout}
+    values = {**values, "who": request.user.get_username(), "timeout": action.timeout}
 
     def attempt(backend: BaseBackend, deadline: float) -> Effect | LockError | bool | None:
         try:

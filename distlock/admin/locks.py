@@ -222,9 +222,8 @@ def read_row(backend: BaseBackend, key: LockKey, deadline: float) -> LockRow:
 
 def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
     """Return a row for each of those who hold a lock; of very many, for the first of them."""
-    if not info.other_holders:
-        return [LockRow(info, suspended)]
-    return LockRow(info, suspended).holders[:_MOST_HOLDERS]
+    row = LockRow(info, suspended)
+    return row.holders[:_MOST_HOLDERS] if info.other_holders else [row]
 
 
 def local_holds(alias: str) -> list[LockInfo]:

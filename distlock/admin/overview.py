@@ -91,8 +91,7 @@ class Query(LockQuery):
     @property
     def filtered(self) -> bool:
         """Whether filters leave some locks out."""
-        filters = self.search, self.backend, self.status, self.host, self.held_for, self.kind
-        return any(filters)
+        return any((self.search, self.backend, self.status, self.host, self.held_for, self.kind))
 
     def for_source(self, alias: str, kind: Kind) -> LockQuery:
         """Return the query for one kind of lock of one backend."""

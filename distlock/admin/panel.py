@@ -59,8 +59,7 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect from the object id of a log entry to the page about that name."""
         key = parse_log_key(unquote(object_id))
-        url = self._address(key) if key.name else self._url("changelist")
-        return HttpResponseRedirect(url)
+        return HttpResponseRedirect(self._address(key) if key.name else self._url("changelist"))
 
     def _address(self, key: LockKey, **more: str) -> str:
         """Return the address of the page about a name."""

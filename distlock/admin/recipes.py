@@ -26,7 +26,7 @@ from distlock.backends.reading import together
 from distlock.commands.output import command_line
 from distlock.fan_out import BackendAnswer, call_backends
 from distlock.recipes.cells import Facts
-from distlock.recipes.description import Action, Detail, Ref
+from distlock.recipes.description import Action, Ref
 from distlock.recipes.recipe import names_of
 from distlock.registry import Entry
 from distlock.types.lease import LockKey
@@ -177,9 +177,6 @@ class RecipeAdmin(PanelAdmin):
             lambda backend, deadline: describes.read_page(ref, request.GET.dict()),
             wait_for_silent="retry" in request.GET,
         )[alias]
-        detail: Detail | None = None
-        if not answer.problem:
-            detail = describes.page(ref, answer.value)
         return self._render(
             request,
             "coordination/detail",
@@ -188,9 +185,13 @@ class RecipeAdmin(PanelAdmin):
             describes=describes,
             alias=alias,
             name=name,
-            detail=detail,
+            detail=None if answer.problem else describes.page(ref, answer.value),
             problem=answer.problem,
-            permitted=self._permitted(request),
+            permitted={
+                action.name: self._url(action.name)
+                for action in describes.actions
+                if request.user.has_perm(action.permission)
+            },
             show_line=command_line(f"{self.entry.kind} {describes.show}", alias, name),
             log=audit.entries(alias, self.entry.kind, name),
         )
@@ -216,8 +217,7 @@ class RecipeAdmin(PanelAdmin):
         report = answer.value
         facts = None if report is None else action.facts(report, ref)
         if facts is not None and action.value and action.initial and not filled:
-            held = {action.value.name: action.initial(report, ref)}
-            form = ActionForm(action, initial=held)
+            form = ActionForm(action, initial={action.value.name: action.initial(report, ref)})
         preview = None
         if report is not None and action.preview and form.is_bound and form.is_valid():
             preview = action.preview(report, ref, form.cleaned_data)
@@ -236,14 +236,6 @@ class RecipeAdmin(PanelAdmin):
             problem=answer.problem,
             back=back,
         )
-
-    def _permitted(self, request: HttpRequest) -> dict[str, str]:
-        """Return the addresses of the actions that the user may take, by their names."""
-        return {
-            action.name: self._url(action.name)
-            for action in self.entry.description.actions
-            if request.user.has_perm(action.permission)
-        }
 
     def _check(self, request: HttpRequest, alias: str, name: str) -> None:
         """Raise Http404 for what can be no alias or no name."""

@@ -117,8 +117,7 @@ class TaskExecution(RunningTask):
         options = self.task.locking
         if self.task.lock_name is None:
             return self._start(body, args, kwargs)
-        terminates = options.on_lost == TERMINATE
-        with body_interrupter() if terminates else nullcontext() as interrupter:
+        with body_interrupter() if options.on_lost == TERMINATE else nullcontext() as interrupter:
             lock = lock_or_slot(
                 self.task.lock_name(args, kwargs),
                 options.slots,
@@ -297,10 +296,9 @@ class TaskExecution(RunningTask):
         if self._comes_again(error):
             seconds = lifetime(self.task, {"expires": self.request.expires})
             queueing.reacquire(handle, seconds, str(self))
-        elif renewed is None:
-            queueing.release(handle)
         else:
-            queueing.release(QueueLockHandle.of(renewed.lease, handle.using))
+            held = handle if renewed is None else QueueLockHandle.of(renewed.lease, handle.using)
+            queueing.release(held)
 
     def _comes_again(self, error: BaseException | None) -> bool:
         """Return whether the broker will deliver the same message again, or Celery call again."""

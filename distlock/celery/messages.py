@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -335,11 +336,10 @@ class LockedRequest(Request):
         if options.slots is not None:
             shared_locks(backend).cleanup.add(claim)
             return
-        try:
+        held_for = 0.0
+        with suppress(LockError):
             # This also connects to ZooKeeper: a backend that is not connected cancels nothing.
             held_for = backend.inspect(claim.name).held_for or 0.0
-        except LockError:
-            held_for = 0.0
         time.sleep(max((options.at_least or 0.0) - held_for, 0.0))
         backend.cleanup.add(claim)
 

@@ -89,8 +89,7 @@ class QueueLockHandle:
     @property
     def lease(self) -> Lease:
         """The lease. Its deadline counts from now, and of its owner only the key is known."""
-        owner = Owner(self.owner, "", 0, "")
-        claim = Claim(self.name, owner, self.duration, nonce=self.nonce)
+        claim = Claim(self.name, Owner(self.owner, "", 0, ""), self.duration, nonce=self.nonce)
         return claim.granted(self.token, clock())
 
     def log(self, level: int, text: str, *args: object) -> None:

@@ -250,10 +250,9 @@ def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
         for each in locks.all()
         if each.capabilities.outlives_process
     )
+    way_out = "No alias of DISTLOCK can: add one for a database, and set queueing_using to it."
     if able:
         way_out = f"Set queueing_using to one of: {able}."
-    else:
-        way_out = "No alias of DISTLOCK can: add one for a database, and set queueing_using to it."
     raise NotSupported(
         f"task {task}: {option}={backend.alias!r} cannot keep queueing_lock: what"
         f" {type(backend).__name__} (DISTLOCK[{backend.alias!r}]) holds ends with the process that"

@@ -200,8 +200,7 @@ class Backends:
         All are asked at once, each on another thread. One from which nothing is heard for
         ``fan_out.TIMEOUT`` seconds fails.
         """
-        answers = self._ask(self.aliases, question)
-        return [part for answer in answers.values() for part in answer]
+        return [part for answer in self._ask(self.aliases, question).values() for part in answer]
 
     def _ask(
         self, aliases: Iterable[str], question: Callable[[BaseBackend], Iterable[T]]

@@ -100,8 +100,7 @@ def _in_use(backend: BaseBackend) -> Iterator[LockInfo | list[Problem]]:
 
 
 def _watched(alias: str, kind: Kind, description: Description[Any]) -> Iterator[list[Problem]]:
-    reports = together(names_of(kind, alias), partial(description.report, alias))
-    for called, report in reports:
+    for called, report in together(names_of(kind, alias), partial(description.report, alias)):
         wrong = description.problems(report)
         yield [Problem(each, alias, kind, called, text) for each, text in wrong]
 

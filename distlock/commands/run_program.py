@@ -64,24 +64,14 @@ def _slots(value: str) -> Slots:
     return AGREED if isinstance(number, str) else number
 
 
-def _run(
-    command: BaseCommand, *, timeout: float | None, busy_code: int, verbosity: int, **options: Any
-) -> None:
+def _run(command: BaseCommand, **options: Any) -> None:
     if threading.current_thread() is not threading.main_thread():
         fail(USAGE, "only the main thread can run a program, because it gets the signals")
     run = _ProgramRun(options, alone=from_command_line(command))
+    if_busy = {option: options[option] for option in ("timeout", "busy_code", "verbosity")}
     try:
         with program_signals() as run.signals:
-            run_command(
-                command,
-                run.lock,
-                run.body,
-                run.on_lost,
-                timeout=timeout,
-                busy_code=busy_code,
-                verbosity=verbosity,
-                ensure_schema=True,
-            )
+            run_command(command, run.lock, run.body, run.on_lost, ensure_schema=True, **if_busy)
     except BodyEnded:  # of a lock around this one
         raise
     except LockLost as error:
