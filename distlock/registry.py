@@ -25,27 +25,22 @@ if TYPE_CHECKING:
 class Entry:
     """A recipe.
 
+    - ``plural``: what JSON calls a list of them.
     - ``path``: of its subclass of Description, in distlock.recipes: ``module.Class``.
     - ``help``: what the terminal says of its commands.
     - ``labels``: what people call one of them, and all of them.
     - ``permissions``: for what may be done to them, beside the one to see them.
     - ``keep``: how long the sweep leaves the records of what nobody is part of any more, from the
       last change on. None: forever.
-    - ``irregular_plural``: ``plural``, where that is not the kind with an s.
     """
 
     kind: Kind
+    plural: str
     path: str
     help: str
     labels: tuple[Promise, Promise]
     permissions: tuple[tuple[str, Promise], ...] = ()
     keep: timedelta | None = None
-    irregular_plural: str = ""
-
-    @property
-    def plural(self) -> str:
-        """The key under which JSON has a list of them."""
-        return self.irregular_plural or f"{self.kind.replace('-', '_')}s"
 
     @property
     def model(self) -> str:
@@ -62,6 +57,7 @@ class Entry:
 ENTRIES = (
     Entry(
         Kind.ELECTION,
+        "elections",
         "election_description.ElectionDescription",
         "Elections: list, show, history, appoint a leader, ask one to step down.",
         (_("election"), _("elections")),
@@ -73,6 +69,7 @@ ENTRIES = (
     ),
     Entry(
         Kind.GROUP,
+        "groups",
         "group.GroupDescription",
         "Groups of processes: list, show.",
         (_("group of processes"), _("groups of processes")),
@@ -80,6 +77,7 @@ ENTRIES = (
     ),
     Entry(
         Kind.BARRIER,
+        "barriers",
         "barrier.BarrierDescription",
         "Barriers: list, show.",
         (_("barrier"), _("barriers")),
@@ -87,6 +85,7 @@ ENTRIES = (
     ),
     Entry(
         Kind.DOUBLE_BARRIER,
+        "double_barriers",
         "barrier.DoubleBarrierDescription",
         "Double barriers: list, show.",
         (_("double barrier"), _("double barriers")),
@@ -94,26 +93,29 @@ ENTRIES = (
     ),
     Entry(
         Kind.EVENT,
+        "events",
         "event.EventDescription",
         "Events: list, show.",
         (_("event"), _("events")),
     ),
     Entry(
         Kind.COUNT_DOWN_LATCH,
+        "count_down_latches",
         "counter.LatchDescription",
         "Latches that are counted down: list, show.",
         (_("latch"), _("latches")),
         keep=timedelta(days=1),
-        irregular_plural="count_down_latches",
     ),
     Entry(
         Kind.COUNTER,
+        "counters",
         "counter.CounterDescription",
         "Counters: list, show.",
         (_("counter"), _("counters")),
     ),
     Entry(
         Kind.RATE_LIMITER,
+        "rate_limiters",
         "rate_limiter.RateLimiterDescription",
         "Rate limiters: list, show.",
         (_("rate limiter"), _("rate limiters")),
@@ -122,6 +124,7 @@ ENTRIES = (
     ),
     Entry(
         Kind.QUEUE,
+        "queues",
         "queue_description.QueueDescription",
         "Queues: list, show, dead letters, retry, release, purge, resize.",
         (_("queue"), _("queues")),
@@ -133,6 +136,7 @@ ENTRIES = (
     ),
     Entry(
         Kind.CONFIG,
+        "configs",
         "log_description.ConfigDescription",
         "Configuration values: list, get, set, history, rollback.",
         (_("configuration value"), _("configuration")),
@@ -140,25 +144,26 @@ ENTRIES = (
     ),
     Entry(
         Kind.TOPIC,
+        "topics",
         "log_description.TopicDescription",
         "Topics: list, show the last messages.",
         (_("topic"), _("topics")),
     ),
     Entry(
         Kind.NAMES,
+        "namespaces",
         "names.NamesDescription",
         "Registered names: list the namespaces, show one.",
         (_("namespace"), _("registered names")),
-        irregular_plural="namespaces",
     ),
     Entry(
         Kind.PROGRESS,
+        "progress",
         "progress_description.ProgressDescription",
         "Progress of work: list, show, watch it live, ask it to end.",
         (_("progress report"), _("progress")),
         (("cancel_progress", _("Can cancel work that reports its progress")),),
         keep=timedelta(days=1),
-        irregular_plural="progress",
     ),
 )
 #: The same by kind.
