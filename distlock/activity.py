@@ -94,6 +94,8 @@ def activity(text: str) -> Iterator[None]:
 
 def current_activity() -> str:
     """Return what is going on here; empty if nobody has said anything."""
+    if _current.get() is None and SyncToAsync.thread_sensitive_context.get(None) is None:
+        return ""  # the usual case
     doing = _running()
     return doing.text if doing else ""
 
