@@ -33,6 +33,7 @@ from distlock.recipes.queue_items import (
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of
 from distlock.types.values import (
+    batches,
     checked_count,
     checked_flag,
     checked_int,
@@ -118,10 +119,9 @@ class OperatedQueue(QueueRecords):
         while not ended:
             keys, start = yield self._ask(partial(listing, limit, start))
             ended = start is None
-            for first in range(0, len(keys), step):
+            for some in batches(keys, step):
                 if looked_at and until is not None and clock() >= until:
                     return ItemPage(tuple(found), looked_at, last)
-                some = keys[first : first + step]
                 records = yield self._ask(partial(self._items_with, some, having))
                 for key in some:
                     if len(found) == most:
@@ -291,11 +291,11 @@ class OperatedQueue(QueueRecords):
         """Change dead letters, a few at a time; return how many were changed, and record that."""
         until = deadline_of(timeout)
         with recording as changed:
-            for start in range(0, len(letters), at_once):
+            for some in batches(letters, at_once):
                 if not left(until, 1):
                     break
                 try:
-                    yield from change(changed, letters[start : start + at_once])
+                    yield from change(changed, some)
                 except (Full, LockUnavailable):
                     if not sum(changed):
                         raise
@@ -313,14 +313,14 @@ class OperatedQueue(QueueRecords):
         return sum(removed)
 
     def _removing(self, dead: bool, removed: list[int]) -> Steps[None]:
-        last = yield self._ask(self._last_number)
+        tail = yield self._ask(partial(self._store.get, self._directory, TAIL))
+        last = tail.value["number"] if tail else 0
         # Each of its changes may take as long as one: there may be thousands of them.
         for kind in (DEAD, LAST) if dead else (READY, AGAIN):
             after, listed = "", partial(KeyRange, kind, _MOST_LISTED)
             while keys := (yield self._ask(partial(self._keys, listed(after)))):
                 after, keys = keys[-1], [one for one in keys if number_of(one) <= last]
-                for start in range(0, len(keys), MOST_KEYS):
-                    some = keys[start : start + MOST_KEYS]
+                for some in batches(keys, MOST_KEYS):
                     removed.append((yield self._ask(partial(self._purge, some))))
 
     def _releasing(self, id: int, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:
