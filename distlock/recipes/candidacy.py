@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -41,13 +41,10 @@ _PAUSE = 0.5
 class LeaderLock(Lock):
     """The lock of an election. Its owner is a candidate, and no thread or task."""
 
-    #: returns the candidate that it is of, if that is there
-    candidacy: Callable[[], Candidacy | None]
-
-    def __init__(self, name: str, is_alive: Callable[[], bool], **options: Any) -> None:
-        """``is_alive`` says whether the candidate is there; else the lease is renewed no more."""
+    def __init__(self, name: str, candidacy: ref[Candidacy], **options: Any) -> None:
+        """``candidacy`` is the candidate: if that has gone, the lease is renewed no more."""
         super().__init__(name, **options)
-        self.owner, self._is_alive = new_owner(), is_alive
+        self.owner, self.candidacy = new_owner(), candidacy
 
     @property
     def _current_owner(self) -> Owner:
@@ -58,7 +55,7 @@ class LeaderLock(Lock):
         terms: dict[str, Any] = {"timeout": seconds} if seconds else {"blocking": False}
         request = self._options.request(self._backend, self, **terms)
         request.claim.owner = self.owner
-        request.entry.is_alive, request.entry.work = self._is_alive, None
+        request.entry.is_alive, request.entry.work = partial(_goes_on, self.candidacy), None
         return manager().acquire(request)
 
 
@@ -74,8 +71,7 @@ class Candidacy:
         # The renewal of its holds, and the callbacks for losses, must not keep it alive.
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
-        self.lock = LeaderLock(election._directory, is_alive, **terms)
-        self.lock.candidacy = ref(self)
+        self.lock = LeaderLock(election._directory, ref(self), **terms)
         decide = Candidates.plan(Candidates.joining, order, said, repr(election))
         self._membership = Membership(election, decide, owner=self.lock.owner, is_alive=is_alive)
         #: answered when it stands no more: because it leads, or because it is to leave

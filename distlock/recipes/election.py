@@ -340,9 +340,7 @@ class Election(Block, Recipe):
         See Lock.force_release().
         """
         lock, term = self._candidacy.lock, checked_int("term", term)
-        signed: dict[str, str] = {"reason": reason, "who": who}
-        blocking = partial(lock.force_release, term, **signed)
-        broken: bool = yield Nested(blocking, partial(lock.aforce_release, term, **signed))
+        broken = yield from lock._breaking(term, reason=reason, who=who)
         if broken:
             yield self._change(Candidates.plan(Candidates.ending, term, "broken"))
         return broken

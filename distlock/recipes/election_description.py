@@ -234,13 +234,8 @@ class ElectionDescription(Description[ElectionInfo]):
     def detail(self, ref: Ref, report: ElectionInfo) -> Detail:
         """Return the leader, the candidates in order, and the history."""
         leader = report.leader
-        facts: list[tuple[Text, Cell]] = [
-            (_("Leader"), _leader(report)),
-            (_("Owner"), Cell(leader and leader.owner, "owner")),
-            (_("Term"), Cell(leader and leader.term, "number")),
-            (_("Leads since"), Cell(_since(report), "moment")),
-            (_("Order"), _order(report)),
-        ]
+        led_by, owner, _age, _number, order, term = self.row(report)
+        facts = [led_by, owner, term, (_("Leads since"), Cell(_since(report), "moment")), order]
         if report.appointed:
             facts.append((_("Appointed"), Cell(report.appointed, "mono")))
         offers = []

@@ -93,7 +93,6 @@ class Generation:
     def __init__(self, snapshot: Snapshot, tokens: Mapping[str, int] | None = None) -> None:
         """``tokens``: by key those of the parties, if their records are not in the snapshot."""
         self.snapshot = snapshot
-        self.same = snapshot.unchanged(GENERATION)
         self.said = said_in(snapshot)
         self.parties: int | None = self.said["parties"]
         if tokens is None:
@@ -197,4 +196,4 @@ class Generation:
         gone = {*left, before} - {None, after}
         changes: list[Change] = [Put(GENERATION, value), *map(Delete, sorted(gone))]
         changes += [Put(after, {})] if after and after != before else []
-        return Plan(changes, [self.same, *conditions], members=[{}])
+        return Plan(changes, [self.snapshot.unchanged(GENERATION), *conditions], members=[{}])

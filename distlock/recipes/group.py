@@ -324,11 +324,9 @@ class GroupDescription(Description[Sequence[Member]]):
         count = ngettext("%(count)d member", "%(count)d members", len(report))
         hint = count % {"count": len(report)} if report else ""
         empty = _("Nobody is there.")
+        number, _who, _age = self.row(report)
         return Detail(
-            facts=[
-                (_("Members"), Cell(len(report), "number")),
-                (_("Last joined"), Cell(_last_joined(report), "moment")),
-            ],
+            facts=[number, (_("Last joined"), Cell(_last_joined(report), "moment"))],
             tables=[Table("members", _("Members"), self.members, report, empty, hint)],
             explanation=[
                 _(

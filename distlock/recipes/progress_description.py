@@ -150,18 +150,15 @@ class ProgressDescription(Description[Report | None]):
         if report is None:
             return Detail([(_("State"), Cell(_("Nobody reports."), "state"))])
         running = report.state == "running"
-        facts = [(_("State"), _state(report)), (_("Progress"), _share(report))]
+        status, share, _doing, left, worker, _age = self.row(report)
+        facts = [status, share]
         if running:
             rate = None if report.rate is None else f"{number_format(round(report.rate, 1))}/s"
-            facts += [
-                (_("Doing"), Cell(report.step)),
-                (_("Rate"), Cell(rate)),
-                (_("Time left"), Cell(report.eta, "span")),
-            ]
+            facts += [(_("Doing"), Cell(report.step)), (_("Rate"), Cell(rate)), left]
         if report.error:
             facts.append((_("Error"), Cell(report.error, confidential=True)))
         facts += [
-            (_("Worker"), Cell(report.owner, "owner")),
+            worker,
             (_("Description"), Cell(report.description)),
             (_("Began"), Cell(report.since, "moment")),
             (_("Last report"), Cell(report.at, "moment")),

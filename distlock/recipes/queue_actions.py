@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
-from distlock.recipes.cells import Cell, Columns, Facts, Text, some_of
+from distlock.recipes.cells import Cell, Columns, Facts, Text, facts_of, some_of
 from distlock.recipes.description import (
     Action,
     Effect,
@@ -26,7 +26,7 @@ from distlock.recipes.description import (
     signature,
 )
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import QueueInfo, QueueItem
+from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.queue_operations import ItemInfo, ItemPage
 
 #: Dead letters that are grouped, put back or discarded at once, and seconds to find them.
@@ -163,16 +163,20 @@ DISCARD: Action[Contents] = Action(
 )
 
 
+DELIVERY: Columns[DeliveryInfo] = (
+    (_("Consumer"), lambda one: Cell(None if one.delayed else one.owner, "owner")),
+    (_("For"), lambda one: Cell(one.since, "age")),
+    (_("Token"), lambda one: Cell(one.token, "number")),
+)
+
+
 def _release_facts(contents: Contents, ref: Ref) -> Facts | None:
     for one in contents.info.deliveries:
         # Items that were taken in one change have one token.
         if (str(one.id), one.token) == (ref.target, ref.token):
-            return [
-                (_("Item"), Cell(one.id, "number")),
-                (_("Consumer"), Cell(None if one.delayed else one.owner, "owner")),
-                (_("Since"), Cell(one.since, "moment")),
-                (_("Token"), Cell(one.token, "number")),
-            ]
+            consumer, _age, token = facts_of(DELIVERY, one)
+            since = (_("Since"), Cell(one.since, "moment"))
+            return [(_("Item"), Cell(one.id, "number")), consumer, since, token]
     return None
 
 

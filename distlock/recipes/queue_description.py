@@ -16,6 +16,7 @@ from distlock.recipes.queue import Queue
 from distlock.recipes.queue_actions import (
     ACTIONS,
     ALL,
+    DELIVERY,
     MATCHING,
     PUT_BACK,
     READY,
@@ -63,13 +64,6 @@ def _dead(info: QueueInfo) -> Cell:
     return Cell(info.dead, "state", "expired", code=str(info.dead))
 
 
-_DELIVERY: Columns[DeliveryInfo] = (
-    (_("Consumer"), lambda one: Cell(None if one.delayed else one.owner, "owner")),
-    (_("For"), lambda one: Cell(one.since, "age")),
-    (_("Token"), lambda one: Cell(one.token, "number")),
-)
-
-
 def _state_of(one: DeliveryInfo) -> Cell:
     return _STATES["delayed" if one.delayed else "delivered"][0]
 
@@ -77,7 +71,7 @@ def _state_of(one: DeliveryInfo) -> Cell:
 _DELIVERED: Columns[DeliveryInfo] = (
     (_("Item"), lambda one: Cell(one.id, "number")),
     (_("State"), _state_of),
-    *_DELIVERY,
+    *DELIVERY,
 )
 _GROUP: Columns[tuple[str, int]] = (
     (_("Put back because"), lambda group: Cell(group[0])),
@@ -122,8 +116,7 @@ class QueueDescription(Description[QueueInfo]):
             return Contents(info, asked, found=queue.find(number))
         state = asked.get("state", "")
         if state not in STATES:
-            filled = {"dead": info.dead, "delivered": info.delivered or info.delayed, "ready": 1}
-            state = next(state for state, count in filled.items() if count)
+            state = next((one for one, (_title, count) in _numbers(info).items() if count), READY)
         search = "".join(filter(str.isprintable, asked.get("q", "").strip()))[:_MOST_SEARCHED]
         newest = asked.get("order", "oldest" if state == "delivered" else "newest") == "newest"
         before, after = number_in(asked.get("before", "")), number_in(asked.get("after", ""))
@@ -241,7 +234,7 @@ def _columns(ref: Ref, state: str, deliveries: Mapping[int, DeliveryInfo]) -> Co
     if state != "delivered":
         return [*first, *PUT_BACK]
     state_of = partial(of_delivery, _state_of, _STATES["delivered"][0])
-    following = [(label, partial(of_delivery, cell, Cell(None))) for label, cell in _DELIVERY[:2]]
+    following = [(label, partial(of_delivery, cell, Cell(None))) for label, cell in DELIVERY[:2]]
     return [*first, (_("State"), state_of), *following]
 
 
@@ -289,15 +282,11 @@ def _item_detail(ref: Ref, report: Contents) -> Detail:
         gone = _("It is not in the queue: it was acknowledged, put back as a new item, or removed.")
         return Detail([], explanation=[gone], part=part)
     item, one, (shown, meaning) = found.item, found.delivery, _STATES[found.state]
-    facts: list[tuple[Text, Cell]] = [
-        (_("State"), shown),
-        (_("Put"), Cell(item.at, "moment")),
-        (_("Deliveries"), Cell(item.attempts, "number")),
-        (_("Put back because"), Cell(item.reason)),
-    ]
+    because, _age, deliveries = facts_of(PUT_BACK, item)
+    facts = [(_("State"), shown), (_("Put"), Cell(item.at, "moment")), deliveries, because]
     offers = []
     if one is not None:
-        facts += facts_of(_DELIVERY, one)
+        facts += facts_of(DELIVERY, one)
         offers = [_take_back(ref, one)]
     elif found.state == "dead":
         offers = _offers_of_dead(ref.of(item.id, str(item.id)))

@@ -33,6 +33,7 @@ from distlock.recipes.queue_items import (
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import deadline_of
 from distlock.types.values import (
+    batches,
     checked_count,
     checked_flag,
     checked_int,
@@ -73,65 +74,6 @@ class ItemInfo:
     delivery: DeliveryInfo | None
 
 
-class Pager:
-    """Reads items of one state by their numbers, upwards or downwards, from one number on."""
-
-    def __init__(self, queue: QueueRecords, state: str, after: int | None, reverse: bool) -> None:
-        if state not in STATES:
-            raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
-        self._queue = queue
-        self._state = state
-        self._reverse = reverse
-        #: the number from which the next list of keys goes on
-        self._after = after
-
-    def collecting(self, most: int, matching: str, timeout: float | None) -> Steps[ItemPage]:
-        """Return a page; see OperatedQueue.page()."""
-        until = None if timeout is None else clock() + timeout
-        found, looked_at, last = list[QueueItem](), 0, self._after
-        limit = _MOST_LISTED if matching else min(most + 1, _MOST_LISTED)
-        having, ended = QueueItem.having(matching), False
-        step = self._queue._store.most_filtered if having else MOST_KEYS
-        while not ended:
-            keys, ended = yield self._queue._ask(partial(self._list, limit))
-            for start in range(0, len(keys), step):
-                if looked_at and until is not None and clock() >= until:
-                    return ItemPage(tuple(found), looked_at, last)
-                some = keys[start : start + step]
-                records = yield self._queue._ask(partial(self._queue._items_with, some, having))
-                for key in some:
-                    if len(found) == most:
-                        return ItemPage(tuple(found), looked_at, last)
-                    looked_at, last = looked_at + 1, number_of(key)
-                    if key in records and (item := QueueItem.of(records[key])).matches(matching):
-                        found.append(item)
-        return ItemPage(tuple(found), looked_at, None)
-
-    def _list(self, limit: int, deadline: float | None) -> tuple[list[str], bool]:
-        """Return the next keys in the order of their numbers, and whether these are the last."""
-        queue, start, reverse = self._queue, self._after, self._reverse
-        found, reach = list[str](), list[int]()
-
-        def place(key: str) -> int:
-            return -number_of(key) if reverse else number_of(key)
-
-        for prefix in STATES[self._state]:
-            # A number and what may follow it come before the same number and "0".
-            after = "" if start is None else key_of(prefix, start) + "0" * (not reverse)
-            listed = KeyRange(prefix, limit, after, reverse)
-            keys = queue._keys(listed, deadline)
-            if len(keys) == limit:
-                reach.append(place(keys[-1]))
-            if prefix.startswith(TAKEN):
-                gone = {one.key for one in queue._abandoned.among(keys, deadline)}
-                keys = [one for one in keys if (one in gone) != (self._state == "delivered")]
-            found += keys
-        if reach:  # where one list ends, the others go on
-            found = [one for one in found if place(one) <= min(reach)]
-            self._after = abs(min(reach))
-        return sorted(found, key=place), not reach
-
-
 class OperatedQueue(QueueRecords):
     """A queue whose items can be looked at, put back and removed."""
 
@@ -165,10 +107,52 @@ class OperatedQueue(QueueRecords):
         state, and LockUnavailable if the backend does not answer.
         """
         start = None if after is None else checked_int("after", after)
-        pager = Pager(self, state, start, checked_flag("reverse", reverse))
-        seconds = None if timeout is None else checked_seconds("timeout", timeout)
-        text = checked_text("matching", matching)
-        return (yield from pager.collecting(checked_count("most", most), text, seconds))
+        listing = partial(self._list, state, checked_flag("reverse", reverse))
+        if state not in STATES:
+            raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
+        until = None if timeout is None else clock() + checked_seconds("timeout", timeout)
+        text, most = checked_text("matching", matching), checked_count("most", most)
+        limit = _MOST_LISTED if text else min(most + 1, _MOST_LISTED)
+        having = QueueItem.having(text)
+        step = self._store.most_filtered if having else MOST_KEYS
+        found, looked_at, last, ended = list[QueueItem](), 0, start, False
+        while not ended:
+            keys, start = yield self._ask(partial(listing, limit, start))
+            ended = start is None
+            for some in batches(keys, step):
+                if looked_at and until is not None and clock() >= until:
+                    return ItemPage(tuple(found), looked_at, last)
+                records = yield self._ask(partial(self._items_with, some, having))
+                for key in some:
+                    if len(found) == most:
+                        return ItemPage(tuple(found), looked_at, last)
+                    looked_at, last = looked_at + 1, number_of(key)
+                    if key in records and (item := QueueItem.of(records[key])).matches(text):
+                        found.append(item)
+        return ItemPage(tuple(found), looked_at, None)
+
+    def _list(
+        self, state: str, reverse: bool, limit: int, start: int | None, deadline: float | None
+    ) -> tuple[list[str], int | None]:
+        """Return the next keys from a number on, in order, and where to go on; None at the end."""
+        found, reach = list[str](), list[int]()
+
+        def place(key: str) -> int:
+            return -number_of(key) if reverse else number_of(key)
+
+        for prefix in STATES[state]:
+            # A number and what may follow it come before the same number and "0".
+            after = "" if start is None else key_of(prefix, start) + "0" * (not reverse)
+            keys = self._keys(KeyRange(prefix, limit, after, reverse), deadline)
+            if len(keys) == limit:
+                reach.append(place(keys[-1]))
+            if prefix.startswith(TAKEN):
+                gone = {one.key for one in self._abandoned.among(keys, deadline)}
+                keys = [one for one in keys if (one in gone) != (state == "delivered")]
+            found += keys
+        if reach:  # where one list ends, the others go on
+            found = [one for one in found if place(one) <= min(reach)]
+        return sorted(found, key=place), abs(min(reach)) if reach else None
 
     def _finding(self, id: int) -> Steps[ItemInfo | None]:
         """Return an item with its state and its delivery; None if it is done, or never was.
@@ -184,9 +168,8 @@ class OperatedQueue(QueueRecords):
             for key, record in store.peek(directory, peek, deadline).records.items():
                 item = QueueItem.of(record)
                 state = next(state for kind, state in kinds.items() if key.startswith(kind))
-                if not key.startswith(TAKEN):
-                    return ItemInfo(item, state, None)
-                held = store.get(directory, TakenKey.of(key).held, deadline)
+                taken = key.startswith(TAKEN)
+                held = store.get(directory, TakenKey.of(key).held, deadline) if taken else None
                 if held is None:
                     return ItemInfo(item, state, None)
                 delivery = DeliveryInfo.of(held)
@@ -308,11 +291,11 @@ class OperatedQueue(QueueRecords):
         """Change dead letters, a few at a time; return how many were changed, and record that."""
         until = deadline_of(timeout)
         with recording as changed:
-            for start in range(0, len(letters), at_once):
+            for some in batches(letters, at_once):
                 if not left(until, 1):
                     break
                 try:
-                    yield from change(changed, letters[start : start + at_once])
+                    yield from change(changed, some)
                 except (Full, LockUnavailable):
                     if not sum(changed):
                         raise
@@ -330,14 +313,14 @@ class OperatedQueue(QueueRecords):
         return sum(removed)
 
     def _removing(self, dead: bool, removed: list[int]) -> Steps[None]:
-        last = yield self._ask(self._last_number)
+        tail = yield self._ask(partial(self._store.get, self._directory, TAIL))
+        last = tail.value["number"] if tail else 0
         # Each of its changes may take as long as one: there may be thousands of them.
         for kind in (DEAD, LAST) if dead else (READY, AGAIN):
             after, listed = "", partial(KeyRange, kind, _MOST_LISTED)
             while keys := (yield self._ask(partial(self._keys, listed(after)))):
                 after, keys = keys[-1], [one for one in keys if number_of(one) <= last]
-                for start in range(0, len(keys), MOST_KEYS):
-                    some = keys[start : start + MOST_KEYS]
+                for some in batches(keys, MOST_KEYS):
                     removed.append((yield self._ask(partial(self._purge, some))))
 
     def _releasing(self, id: int, token: int, *, reason: str = "", who: str = "") -> Steps[bool]:

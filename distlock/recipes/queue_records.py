@@ -176,9 +176,8 @@ class QueueRecords(Recipe):
         try:
             seen = self._store.peek(self._directory, peek, deadline)
             # After the tail: resize() sets the value, and then writes the tail again.
-            config = self._config._directory
-            bounds = self._store.look(config, [LAST_ENTRY], deadline).records
-            most = checked_size(bounds[LAST_ENTRY].value["value"]) if bounds else self._maxsize
+            bound = self._store.get(self._config._directory, LAST_ENTRY, deadline)
+            most = checked_size(bound.value["value"]) if bound else self._maxsize
             room = most - seen.counts[ITEM] if most else math.inf
             if room < wanted:  # some of them may be dead: they make room
                 room = most - self._describe(self._see(deadline), most).size
@@ -351,11 +350,6 @@ class QueueRecords(Recipe):
             changes, same = [Delete(held.key), *plan.changes], [Exists(held.key), *plan.conditions]
             if self._store.apply(self._directory, changes, same, deadline) is not None:
                 return DeliveryInfo.of(held)
-
-    def _last_number(self, deadline: float | None) -> int:
-        """Return the number of the last item that was put."""
-        record = self._store.get(self._directory, TAIL, deadline)
-        return int(record.value["number"]) if record else 0
 
     def _purge(self, keys: Sequence[str], deadline: float | None) -> int:
         """Remove items, at most MOST_KEYS; return how many: others may be faster."""

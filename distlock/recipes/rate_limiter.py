@@ -161,7 +161,7 @@ class RateLimiter(Block, Recipe):
         record, waiting = found.records.get(PERMITS), Seats(found).info(self.using).holders
         said = {} if record is None else record.value
         rate = said.get("permits"), said.get("period")
-        return RateInfo(self.name, self.using, rate[0], rate[1], taken, waiting)
+        return RateInfo(self.name, self.using, *rate, taken, waiting)
 
     info, ainfo = twins("info", _info)
 
