@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -287,19 +287,21 @@ class SeatRequests:
     def leave_queue(self, claim: Claim, deadline: float | None) -> None:
         """Give the place in the queue up."""
         # A request whose answer was lost may have come late, and have granted the seat.
-        with self.leaving(claim) as changes:
-            self._store.apply(claim.key(self._alias).directory, changes, (), deadline)
+        directory = claim.key(self._alias).directory
+        self.leave(claim, lambda changes: self._store.apply(directory, changes, (), deadline))
         self.forget(claim, deadline)
 
-    @contextmanager
-    def leaving(self, claim: Claim) -> Iterator[list[Change]]:
-        """Yield the changes with which a claim holds no seats, and waits for none."""
+    def leave(self, claim: Claim, apply: Callable[[list[Change]], object]) -> None:
+        """Let ``apply(changes)`` see to it that a claim holds no seats, and waits for none.
+
+        No context manager: an interrupt between its begin and the body would lose the place.
+        """
         place = self.places.get(claim.nonce)
         changes: list[Change] = [Delete(held_key(claim.nonce))]
         changes += [] if place is None else [Delete(place)]
         try:
             self.places.pop(claim.nonce, None)
-            yield changes
+            apply(changes)
             place = None
         finally:
             if place is not None:  # it was not left yet

@@ -18,7 +18,15 @@ from distlock.backends.background import Cleanup, answer_due
 from distlock.backends.base import BaseBackend, Capabilities, LossReason, PendingLease
 from distlock.backends.reading import read, together
 from distlock.backends.settings import BackendSettings
-from distlock.backends.store import Delete, Exists, Put, SessionEnded, Snapshot, Unchanged
+from distlock.backends.store import (
+    Change,
+    Delete,
+    Exists,
+    Put,
+    SessionEnded,
+    Snapshot,
+    Unchanged,
+)
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.fork import PerProcess
 from distlock.concurrency.pending import Pending
@@ -241,11 +249,14 @@ class SharedBackend(BaseBackend):
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel(). A request that comes later finds the claim cancelled."""
-        with self._requests.leaving(claim) as changes:
+
+        def apply(changes: list[Change]) -> None:
             if self._backend.capabilities.late_requests:
                 session = self._store.open_session(_REMEMBERED, deadline)
                 changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
             self.records.cancel(claim, changes, deadline)
+
+        self._requests.leave(claim, apply)
         self._requests.forget(claim, deadline)
 
     def kept_until(self, claim: Claim) -> float:

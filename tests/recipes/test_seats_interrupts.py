@@ -69,7 +69,8 @@ class TestInterrupts:
             ):
                 assert not lock.held
                 (holder, info) = holders[-1]
-                eventually(lambda: not holder.info().waiters)  # noqa: B023 - called at once
+                # Before the lease of the holder ends: then nobody would have to wait for a place.
+                eventually(lambda: not holder.info().waiters, 20.0)  # noqa: B023 - called at once
                 assert holder.force_release(info.token)
                 yield lock
 
