@@ -66,7 +66,7 @@ def entries(lock):
 
 def unprotected(call, make, act=interrupt, prepare=lambda lock: None, code=CODE):
     """Act at each moment of ``call(lock)``; return in which functions it then was left entered."""
-    warm, found = make("warm"), []
+    warm, found, unstruck = make("warm"), [], 0
     block(warm)  # threads of the package run from now on
     while warm.held:
         warm.release()
@@ -86,7 +86,8 @@ def unprotected(call, make, act=interrupt, prepare=lambda lock: None, code=CODE)
             found += struck or ["without an interrupt"]
         while lock.held:
             lock.release()
-        if not struck:
+        unstruck = 0 if struck else unstruck + 1
+        if unstruck == 3:  # one call alone may have fewer moments than the others
             assert moment > 50, "the interrupts did not reach the code"
             return found
 
