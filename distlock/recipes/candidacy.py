@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait, despite, or_undo
+from distlock.concurrency.threads import call_after
 from distlock.exceptions import BodyEnded, LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.locking.lock import Lock
 from distlock.recipes.candidates import (
@@ -28,7 +30,7 @@ from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Done
-from distlock.records.seats import held_key
+from distlock.records.seats import held_key, place_after
 from distlock.runtime.hold import OnLost
 from distlock.runtime.manager import manager
 from distlock.types.lease import Kind, Lease, LockInfo, LockKey, Owner, State
@@ -36,6 +38,9 @@ from distlock.types.owners import new_owner
 
 #: Seconds between two attempts to ask a backend that does not answer.
 _PAUSE = 0.5
+#: Seconds after which a leader looks whether it is to step down. Starting the thread that does so
+#: would keep it from its work at first, and many terms are shorter.
+_FIRST_LOOK = 0.05
 
 
 class LeaderLock(Lock):
@@ -98,6 +103,12 @@ class Candidacy:
         return LockNotHeld(f"{self._election!r}: this candidate does not lead")
 
     @property
+    def _key(self) -> str:
+        """The key of its record; empty if it has none."""
+        lease = self._membership.lease
+        return held_key(lease.nonce) if lease else ""
+
+    @property
     def goes_on(self) -> bool:
         """Whether it stands, or leads."""
         leads = self.lock.held and not self._recalled
@@ -121,20 +132,22 @@ class Candidacy:
             try:
                 with despite(LockNotHeld, LockLost):  # it had it, and could not begin
                     yield from self.lock._leaving(self.lock.owner)
-                yield from self._membership.joining(deadline, read=self._read_to_join)
-                patient = True
-                read = partial(line.read, self._membership.lease)
-                snapshot: Snapshot = yield self._election._ask(read, deadline)
-                if self._membership.note_loss(snapshot):
-                    continue  # it was passed over, and stands again
-                awaited, pause = yield from line.look(Candidates(snapshot), deadline)
-                # While another one leads, it tries only once: who dies in the queue of the lock
-                # keeps all others out for a lease.
-                limit = 0.0 if awaited else pause
-                if line.is_next:
-                    taking = self._taking_office(deadline, line, limit, snapshot)
-                    if (yield from taking):
-                        return True
+                if not self._membership.held:
+                    snapshot, awaited = yield from self._joining(deadline)
+                    patient, pause = True, self._election._backend.pause_behind(1)
+                    if not awaited:
+                        continue
+                else:
+                    snapshot = yield self._election._ask(line.read, deadline)
+                    if self._membership.note_loss(snapshot):
+                        continue  # it was passed over, and stands again
+                    awaited, pause = yield from line.look(Candidates(snapshot), self._key, deadline)
+                    if line.is_next:
+                        # While another one leads, it tries only once: who dies in the queue of the
+                        # lock keeps all others out for a lease.
+                        limit = 0.0 if awaited else pause
+                        if (yield from self._taking_office(deadline, line, limit, snapshot)):
+                            return True
                 if not left(deadline, 1):
                     break
                 if awaited:
@@ -147,15 +160,21 @@ class Candidacy:
                 yield Wait(self.decided, clock() + left(deadline, _PAUSE))
         return False
 
-    def _read_to_join(self, deadline: float | None) -> Snapshot:
-        """Read the order; the candidates only if they keep this one from setting another order."""
+    def _joining(self, deadline: float | None) -> Steps[tuple[Snapshot, list[str]]]:
+        """Stand; return what was there before, and the keys of the records to wait for.
 
-        def needed(found: Snapshot) -> Sequence[str]:
-            said = found.records.get(ORDERS)
-            return () if said and said.value["order"] == self._order else found.keys
-
-        read_some = self._election._store.read_some
-        return read_some(self._election._directory, [ORDERS], needed, deadline)
+        These are empty if it has to look once more. It need not if its key says that it came after
+        others, and they lead before it.
+        """
+        election, nothing = self._election, lambda found: ()
+        look = partial(election._store.read_some, election._directory, [ORDERS], nothing)
+        seen: Snapshot = yield election._ask(look, deadline)
+        first, before = [seen], Candidates(seen)
+        self._membership.nonce_prefix = place_after(seen.revision)
+        read = lambda deadline: first.pop() if first else look(deadline)  # noqa: E731
+        yield from self._membership.joining(deadline, read=read)
+        is_behind = before.line and before.newcomers_are_last
+        return seen, [ORDERS, before.line[-1]] if is_behind else []
 
     def _taking_office(
         self, deadline: float | None, line: _Line, limit: float, seen: Snapshot
@@ -172,7 +191,7 @@ class Candidacy:
         with despite(LockLost, LockNotHeld):
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
-            begin = Candidates.plan(Candidates.beginning, term, line.passed_over)
+            begin = Candidates.plan(Candidates.beginning, term, self._key, line.passed_over)
             found = None if Candidates(seen).order == "succession" else seen
             done: Done = yield self._election._change(begin, deadline, found=found)
             begun = done.result
@@ -185,7 +204,7 @@ class Candidacy:
                 # When the term began nobody wanted that it ends: this watches what comes later.
                 now = done.revision and Snapshot(self._election._directory, done.revision, {})
                 follow = partial(Orders, beside, seen=now or None)
-                self._orders = Watch(follow, self._obey, goes_on=False)
+                call_after(_FIRST_LOOK, partial(_watch_orders, ref(self), follow))
                 return True
         self.lease = None
         if begun:  # who resigned meanwhile did not know of the term
@@ -273,42 +292,42 @@ class _Line:
         #: by key the records of the candidates; these never change
         self._known: Mapping[str, Record] = {}
 
-    def read(self, own: Lease | None, deadline: float | None) -> Snapshot:
-        """Read the election; the records of candidates only once, and only if they count.
-
-        ``own`` is that of the record which it has now: one that was lost may be there, too.
-        """
+    def read(self, deadline: float | None) -> Snapshot:
+        """Read the election; the records of candidates only once, and only if they count."""
         always, known = (ORDERS, HISTORY, ENDED), self._known
+        is_late = self._overdue is not None or bool(self.passed_over)
 
         def unknown(found: Snapshot) -> list[str]:
-            stands = own is not None and held_key(own.nonce) in known.keys() & found.keys
-            if stands and Candidates(found).newcomers_are_last:
+            if Candidates(found).newcomers_are_last and not is_late:
                 return []
             return [key for key in found.keys if key not in known]
 
         read_some = self._election._store.read_some
         found = read_some(self._election._directory, always, unknown, deadline)
         there = {**known, **found.records}
-        records = {key: there[key] for key in found.keys if key in there}
-        self._known = {key: one for key, one in records.items() if key not in always}
-        return Snapshot.of(found.directory, found.revision, records.values(), found.now)
+        records = [there[key] for key in found.keys if key in there]
+        self._known = {one.key: one for one in records if one.key not in always}
+        ordered = Snapshot.of(found.directory, found.revision, records, found.now)
+        return replace(ordered, keys=found.keys)
 
-    def look(self, found: Candidates, deadline: float | None) -> Steps[tuple[list[str], float]]:
+    def look(
+        self, found: Candidates, own: str, deadline: float | None
+    ) -> Steps[tuple[list[str], float]]:
         """Return the keys of the records to wait for, and the seconds after which to look again.
 
         The first one behind another process looks more often while nobody leads. If the lock was
         free for so long that the next one should have taken it, that one is passed over.
         """
-        owner, backend = self._lock.owner, self._election._backend
-        if leader := found.leader_beside(owner):
+        backend = self._election._backend
+        if leader := found.leader_beside(own):
             self.passed_over = frozenset()  # one of these may have come
-        awaited = found.awaited_by(owner, self.passed_over)
+        awaited = found.awaited_by(own, self.passed_over)
         self.is_next = not awaited
         if self.is_next:
             return [ORDERS, leader] if leader else [], backend.pause
-        before = found.before(owner, self.passed_over)
-        processes = found.processes_before(owner, self.passed_over)
-        if leader or not before or not found.may_lead(owner):
+        before = found.before(own, self.passed_over)
+        processes = found.processes_before(own, self.passed_over)
+        if leader or not before or not found.may_lead(own):
             self._overdue = None
             keys = [leader] if leader and processes == 1 and leader not in awaited else []
             return awaited + keys, backend.pause
@@ -323,7 +342,7 @@ class _Line:
                 self._free_since = clock()
             elif clock() - self._free_since >= backend.patience(len(self.passed_over)):
                 self.passed_over |= {before[0].session}
-                return (yield from self.look(found, deadline))
+                return (yield from self.look(found, own, deadline))
         return awaited, backend.pause_behind(processes)
 
 
@@ -331,6 +350,17 @@ def _goes_on(known: ref[Candidacy]) -> bool:
     """Return whether to renew what it has: not its record, if the lock was lost."""
     candidacy = known()
     return candidacy is not None and (candidacy.lease is None or candidacy.lock.held)
+
+
+def _watch_orders(known: ref[Candidacy], follow: Callable[[], Orders]) -> None:
+    """Watch whether a leader is to step down, unless its term has ended by now."""
+    candidacy = known()
+    if candidacy is None or not candidacy.goes_on:
+        return
+    try:
+        candidacy._orders = Watch(follow, candidacy._obey, goes_on=False)
+    except RuntimeError:  # no more threads can be started, for a time
+        call_after(_PAUSE, partial(_watch_orders, known, follow))
 
 
 def leads_here(election: str, using: str) -> bool:

@@ -2,12 +2,14 @@
 
 The directory of an election has
 
-- ``h/NONCE``: one who stands, bound to its session; see RecipeRecords.change(). It says nothing of
-  who leads: the leader is who holds the lock of the election, see Election.
+- ``h/REVISION-NONCE``: one who stands, bound to its session; see RecipeRecords.change(). It came
+  after this revision: so the keys alone tell in which order they came. It says nothing of who
+  leads: the leader is who holds the lock of the election, see Election.
 - ``orders``: what people want: the order, who is appointed (by its name with the order
   "appointed", else by the token of its record), and which term is to end. It is there before the
   first candidate, so that all of them can watch it.
-- ``history``: the last terms. A new holder of the lock writes its term here before it leads.
+- ``history``: the last terms, and the key of the leader's record. A new holder of the lock writes
+  its term here before it leads.
 - ``ended``: why and when the last one has ended. A leader that leaves writes it without having read
   the others. The next change of the history takes it in. It counts only for a term that is in the
   history and has not ended there.
@@ -38,7 +40,7 @@ from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Plan
-from distlock.records.seats import Seats, owner_of, processes_of, since_when
+from distlock.records.seats import Seats, owner_of, processes_of, record_of, since_when
 from distlock.types.lease import Kind, Owner
 
 ORDERS, HISTORY, ENDED = "orders", "history", "ended"
@@ -111,20 +113,40 @@ class Candidates:
     """The records of one election, as a snapshot shows them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        """It may have all keys, and records only of ORDERS, HISTORY and ENDED.
+
+        With another order than "first", or if somebody was appointed, it has those of all who
+        stand.
+        """
         self._found = snapshot
         self._orders = self._said(ORDERS)
         self.order: str = self._orders.get("order", "first")
-        #: the last terms as they are written, for _term() to read; the newest one last
-        self._rows: list[list[Any]] = self._said(HISTORY).get("terms", [])
-        if ended := self._said(ENDED):
-            why, term, until = ended["why"], ended["term"], ended["until"]
-            self._rows = [_ended(row, why, term, until) for row in self._rows]
-        members = Seats(snapshot).holders
-        self._records = {owner_of(record): record for record in members}
-        # Sorting keeps the order of those who are equal: that in which they came.
-        line = sorted((_candidate(record, snapshot) for record in members), key=self._rank)
-        #: who stands, in the order in which they lead
-        self.standing = {one.owner: one for one in line}
+        #: the last terms as they were written; the newest one last
+        self._written: list[list[Any]] = self._said(HISTORY).get("terms", [])
+        #: the keys of the records of all who stand, in the order in which they lead
+        self.line = sorted(Seats(snapshot).held)
+        if not self.newcomers_are_last:
+            there = [key for key in self.line if key in snapshot.records]
+            self.line = sorted(there, key=self._rank)
+
+    @cached_property
+    def standing(self) -> dict[Owner, Candidate]:
+        """Who stands, in the order in which they lead."""
+        found = map(self._candidate, (key for key in self.line if key in self._found.records))
+        return {one.owner: one for one in found}
+
+    def _candidate(self, key: str) -> Candidate:
+        record = self._found.records[key]
+        owner, since = owner_of(record), since_when(record, self._found)
+        return Candidate(owner=owner, token=record.created, since=since, **record.value["data"])
+
+    @cached_property
+    def _rows(self) -> list[list[Any]]:
+        return [self._row_as_ended(row) for row in self._written]
+
+    def _row_as_ended(self, row: list[Any]) -> list[Any]:
+        ended = self._said(ENDED)
+        return _ended(row, ended["why"], ended["term"], ended["until"]) if ended else row
 
     @property
     def terms(self) -> list[Term]:
@@ -134,11 +156,12 @@ class Candidates:
     @cached_property
     def last(self) -> Term | None:
         """The newest term, alone: reading all takes as long as the rest of an election."""
-        return _term(*self._rows[-1]) if self._rows else None
+        return _term(*self._row_as_ended(self._written[-1])) if self._written else None
 
     # Who is next
 
-    def _rank(self, one: Candidate) -> tuple[bool, int]:
+    def _rank(self, key: str) -> tuple[bool, int]:
+        one = self._candidate(key)
         return not self._is_appointed(one), -one.priority if self.order == "succession" else 0
 
     def _is_appointed(self, one: Candidate) -> bool:
@@ -150,51 +173,51 @@ class Candidates:
         """Whether a candidate that comes now leads after all who stand."""
         return self.order == "first" and self._orders.get("appointed") is None
 
-    def awaited_by(self, owner: Owner, passed_over: Collection[str | None] = ()) -> list[str]:
+    def awaited_by(self, own: str, passed_over: Collection[str | None] = ()) -> list[str]:
         """Return the keys of the records that one who stands waits for; none if it is the next.
 
         Of those who stand that is the one just before it, so that one who leaves wakes one.
-        ``passed_over``: see before().
+        ``own`` is the key of its record. ``passed_over``: see before().
         """
-        before = self.before(owner, passed_over)
-        if self.may_lead(owner) and not before:
+        before = self.before(own, passed_over)
+        if self.may_lead(own) and not before:
             return []
         return [ORDERS, *(record.key for record in before[-1:])]
 
-    def may_lead(self, owner: Owner) -> bool:
+    def may_lead(self, own: str) -> bool:
         """Return whether one stands, and nobody else was appointed in its place."""
-        one = self.standing.get(owner)
-        return one is not None and (self.order != "appointed" or self._is_appointed(one))
+        stands = own in self.line
+        return stands and (self.order != "appointed" or self._is_appointed(self._candidate(own)))
 
-    def before(self, owner: Owner, passed_over: Collection[str | None] = ()) -> list[Record]:
+    def before(self, own: str, passed_over: Collection[str | None] = ()) -> list[Record]:
         """Return the records of those who stand before another one, the next leader first.
 
         ``passed_over`` are the sessions of processes whose candidate did not lead in its turn: the
         candidates of these are left out.
         """
-        if owner not in self.standing:
+        if own not in self.line:
             return []
-        found = (self._records[one] for one in takewhile(lambda one: one != owner, self.standing))
+        ahead = takewhile(lambda key: key != own, self.line)
+        found = (record_of(self._found, key) for key in ahead)
         return [record for record in found if record.session not in passed_over]
 
-    def processes_before(self, owner: Owner, passed_over: Collection[str | None]) -> int:
+    def processes_before(self, own: str, passed_over: Collection[str | None]) -> int:
         """Return of how many processes those are who are to lead before one who stands.
 
-        0 if its own is one of them.
+        0 if its own is one of them. Each whose record was not read counts as a process.
         """
-        before, leader = self.before(owner, passed_over), self.leader_beside(owner)
+        before, leader = self.before(own, passed_over), self.leader_beside(own)
         others = [record for record in before if record.key != leader]
-        return processes_of(others, self._records.get(owner))
+        return processes_of(others, record_of(self._found, own))
 
-    def leader_beside(self, owner: Owner) -> str | None:
+    def leader_beside(self, own: str) -> str | None:
         """Return the key of the record of another one who leads.
 
         None if it has none, or nobody is known to lead.
         """
-        last = self.last
-        if last is None or last.why or last.owner == owner or last.owner not in self._records:
-            return None
-        return self._records[last.owner].key
+        leader: str = self._said(HISTORY).get("leader", "")
+        leads = leader in self.line and leader != own and self.last and not self.last.why
+        return leader if leads else None
 
     def is_recalled(self, name: str, term: int) -> bool:
         """Whether a leader is to step down."""
@@ -216,7 +239,7 @@ class Candidates:
         """Return the plan for one who comes; ValueNotAgreed if others have another order."""
         if self._orders.get("order") == order:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
-        if self.standing:
+        if self.line:
             raise ValueNotAgreed(
                 f"order={order!r}: {election} has order={self.order!r} for its present"
                 f" candidates; use the same everywhere"
@@ -245,20 +268,20 @@ class Candidates:
             return Plan()
         return replace(self.ordering(step_down=term), result=self.last)
 
-    def beginning(self, new: Term, passed_over: Collection[str | None] = ()) -> Plan:
+    def beginning(self, new: Term, own: str, passed_over: Collection[str | None] = ()) -> Plan:
         """Return the plan for a new term; its result is whether the candidate leads.
 
-        Those that are passed over stand no more, see before(): they have to stand again.
+        ``own`` is the key of its record. Those that are passed over stand no more, see before():
+        they have to stand again.
         """
         last = self.last.term if self.last else 0
-        if last >= new.term or self.awaited_by(new.owner, passed_over):
+        if last >= new.term or self.awaited_by(own, passed_over):
             return Plan(result=last == new.term)
         ended = [_ended(row, "crashed") for row in self._rows]
-        here = Exists(self._records[new.owner].key)
-        gone = [Delete(record.key) for record in self.before(new.owner)]
+        gone = [Delete(record.key) for record in self.before(own)]
         # While one stands a sweep removes nothing; and ENDED goes only with a change of HISTORY.
-        changes, conditions = self._writing([*ended, _row(new)], lasting=True)
-        conditions += [self._found.unchanged(ORDERS, lasting=True), here]
+        changes, conditions = self._writing([*ended, _row(new)], leader=own)
+        conditions += [self._found.unchanged(ORDERS, lasting=True), Exists(own)]
         return Plan([*changes, *gone[:_MOST_GONE]], conditions, True)
 
     def ending(self, term: int, why: str) -> Plan:
@@ -275,12 +298,16 @@ class Candidates:
         return Plan([_put(ENDED, **said)], [Absent(ENDED)])
 
     def _writing(
-        self, rows: list[list[Any]], *, lasting: bool = False
+        self, rows: list[list[Any]], *, leader: str = ""
     ) -> tuple[list[Change], list[Condition]]:
-        """Return the changes that write the history, and the conditions of that; see Exists."""
-        changes: list[Change] = [_put(HISTORY, terms=rows[-MOST_TERMS:])]
+        """Return the changes that write the history, and the conditions of that.
+
+        ``leader`` is the key of the record of one whose term begins.
+        """
+        changes: list[Change] = [_put(HISTORY, terms=rows[-MOST_TERMS:], leader=leader)]
         if ENDED in self._found.records:
             changes.append(Delete(ENDED))
+        lasting = bool(leader)  # see Exists, and beginning()
         return changes, [self._found.unchanged(key, lasting=lasting) for key in (HISTORY, ENDED)]
 
     def _said(self, key: str) -> dict[str, Any]:
@@ -298,11 +325,6 @@ class Candidates:
         appointed = self._orders.get("appointed") if self.order == "appointed" else None
         candidates, history = tuple(standing.values()), tuple(self.terms[::-1])
         return ElectionInfo(name, using, self.order, leader, candidates, appointed, history)
-
-
-def _candidate(record: Record, snapshot: Snapshot) -> Candidate:
-    owner, since, said = owner_of(record), since_when(record, snapshot), record.value["data"]
-    return Candidate(owner=owner, token=record.created, since=since, **said)
 
 
 def _ended(row: list[Any], why: str, term: int | None = None, until: str = "") -> list[Any]:

@@ -203,7 +203,7 @@ class Membership:
         Return whether it is lost.
         """
         hold = self._hold
-        if hold is None or held_key(hold.lease.nonce) in found.records:
+        if hold is None or held_key(hold.lease.nonce) in (found.keys or found.records):
             return False
         manager().renewer.lose(hold, "its record is gone")  # unless it is being left just now
         return hold.loss_reason() is not None

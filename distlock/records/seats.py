@@ -60,7 +60,12 @@ def held_key(nonce: str) -> str:
 
 def waiting_key(nonce: str, revision: int) -> str:
     """Return the key of the record of one who waits, and has come after this revision."""
-    return f"{_WAITS}{revision:020}-{nonce}"
+    return f"{_WAITS}{place_after(revision)}{nonce}"
+
+
+def place_after(revision: int) -> str:
+    """Return what the nonce of one who has come after this revision begins with, if that sorts."""
+    return f"{revision:020}-"
 
 
 def cancelled_key(nonce: str) -> str:
@@ -117,7 +122,8 @@ class Seats:
         self.keys: Collection[str] = snapshot.keys or records.keys()
         self.limit_record = records.get(LIMIT)
         self.holders = [record for key, record in records.items() if key.startswith(_HELD)]
-        self._held = [key for key in self.keys if key.startswith(_HELD)]
+        #: the keys of those who hold seats
+        self.held = [key for key in self.keys if key.startswith(_HELD)]
         #: the keys of those who wait, in the order in which they are served
         self.line = sorted(key for key in self.keys if key.startswith(_WAITS))
 
@@ -130,12 +136,12 @@ class Seats:
     def several(self) -> set[str]:
         """The keys of the holders that have more than one seat, or had when that was granted."""
         named = self.limit_record.value.get(SEVERAL, ()) if self.limit_record else ()
-        return set(self._held if named is None else named)
+        return set(self.held if named is None else named)
 
     @property
     def taken(self) -> int:
         """How many seats are taken."""
-        found = map(self.snapshot.records.get, self._held)
+        found = map(self.snapshot.records.get, self.held)
         return sum(1 if record is None else int(record.value["seats"]) for record in found)
 
     @property
@@ -150,7 +156,7 @@ class Seats:
         record = self.limit_record
         said = record.value if record is not None and self.limit == limit else {"limit": limit}
         own = {held_key(claim.nonce)} if claim.seats > 1 else set()
-        several = sorted(own.union(self.several.intersection(self._held)))
+        several = sorted(own.union(self.several.intersection(self.held)))
         return {**said, SEVERAL: several if len(several) <= _MOST_NAMED else None}
 
     def limit_for(self, claim: Claim, alias: str) -> int:
@@ -194,7 +200,7 @@ class Seats:
         processes = processes_of(before, self.own_place(claim))
         if ahead:
             first = ahead[0]
-            is_read = first.value is not None and len(self.holders) == len(self._held)
+            is_read = first.value is not None and len(self.holders) == len(self.held)
             is_due = is_read and int(first.value["seats"]) <= free
             overdue = Overdue(first.key, first.session) if is_due else None
             return Availability(False, ahead[-1].key, overdue, processes)
@@ -203,7 +209,7 @@ class Seats:
     def own_place(self, claim: Claim) -> Record | None:
         """Return the record with which a claim waits; None if it does not."""
         own = next((key for key in self.line if key.endswith(claim.nonce)), None)
-        return None if own is None else self._record(own)
+        return None if own is None else record_of(self.snapshot, own)
 
     def needed(self, claim: Claim) -> list[str]:
         """Return which records beside LIMIT decide whether it is a claim's turn.
@@ -211,7 +217,7 @@ class Seats:
         Each holder that LIMIT does not name has one seat.
         """
         several = () if self.ahead_of(claim) else self.several
-        return [key for key in self._held if key == held_key(claim.nonce) or key in several]
+        return [key for key in self.held if key == held_key(claim.nonce) or key in several]
 
     def tells_whom_to_await(self, turn: Availability, place: str) -> bool:
         """Return whether one who has just come to a place need not look once more.
@@ -229,13 +235,9 @@ class Seats:
     def ahead_of(self, claim: Claim) -> list[Record]:
         """Return the records of those who wait and came before a claim; of all if it does not."""
         return [
-            self._record(key)
+            record_of(self.snapshot, key)
             for key in takewhile(lambda key: not key.endswith(claim.nonce), self.line)
         ]
-
-    def _record(self, key: str) -> Record:
-        """Return a record; what was not read has no value, and counts as of another process."""
-        return self.snapshot.records.get(key) or Record(key, None, 0, 0, session=key)
 
     def lease_of(self, record: Record) -> Lease:
         """Return the lease that a holder's record stands for; its local deadline means nothing."""
@@ -300,6 +302,11 @@ def processes_of(before: Iterable[Record], own: Record | None) -> int:
     """
     sessions = {record.session for record in before}
     return 0 if own is not None and own.session in sessions else len(sessions)
+
+
+def record_of(snapshot: Snapshot, key: str) -> Record:
+    """Return a record; what was not read has no value, and counts as of another process."""
+    return snapshot.records.get(key) or Record(key, None, 0, 0, session=key)
 
 
 def owner_of(record: Record) -> Owner:

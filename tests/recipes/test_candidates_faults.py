@@ -17,12 +17,14 @@ from distlock import (
     locks,
 )
 from distlock.backends.local import LocalBackend
-from distlock.backends.store import Delete
+from distlock.backends.store import Delete, Put
+from distlock.concurrency.clock import clock
 from distlock.recipes import Election
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
 from tests.core.interrupting import interrupted
+from tests.recipes.conftest import UNHURRIED
 from tests.recipes.standing import begins, is_free, names, terms
 from tests.recipes.wrapping import in_thread
 
@@ -256,6 +258,76 @@ class TestFailuresOfOthers:
         a.election.resign()
         eventually(b.leads)
 
+    @pytest.mark.eager
+    @pytest.mark.usefixtures("only_hints", "nobody_is_passed_over")
+    def test_the_one_before_may_go_while_a_candidate_comes(self, using, wrapped, name, stand):
+        """It has seen that one, and waits for it without looking again."""
+        a = stand("A")
+        eventually(a.leads)
+        apply, resigned = wrapped("apply"), []
+
+        def resign_before_it_stands(known, directory, changes, *_):
+            if stands(changes) and not resigned:
+                resigned.append(True)
+                in_thread(a.election.resign)()
+
+        apply.before = resign_before_it_stands
+        b, began = Election(name, "B", using=using), clock()
+        assert b.campaign(timeout=PATIENCE)
+        assert resigned
+        assert clock() - began < UNHURRIED / 2
+        b.resign()
+
+    @pytest.mark.eager
+    def test_another_order_may_come_while_a_candidate_comes(self, using, wrapped, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b, apply, appointed = stand("B"), wrapped("apply"), []
+
+        def appoint_before_it_stands(known, directory, changes, *_):
+            if stands(changes) and not appointed:
+                appointed.append(True)
+                in_thread(a.election.appoint, "B")()
+
+        apply.before = appoint_before_it_stands
+        stand("C")
+        assert appointed
+        a.election.resign()
+        eventually(b.leads)
+
+
+class TestStepDown:
+    @pytest.mark.parametrize("seconds", [0, 0.03, 0.05, 0.07, 0.2])
+    def test_it_is_seen_however_early_it_comes(self, using, name, seconds):
+        election = Election(name, using=using)
+        election.campaign()
+        passed(seconds)
+        assert Election(name, using=using).step_down(election.term)
+        eventually(lambda: not election.leading)
+        election.resign()
+        assert terms(election)[-1][1] == "stepped down"
+
+    def test_it_is_seen_where_no_thread_can_be_had_at_first(self, using, name, refuse):
+        election = Election(name, using=using)
+        refuse("distlock-watch", 1)
+        election.campaign()
+        assert Election(name, using=using).step_down(election.term)
+        eventually(lambda: not election.leading)
+        election.resign()
+
+    @pytest.mark.usefixtures("only_hints")
+    def test_no_thread_waits_for_it_after_a_short_term(self, using, name):
+        election = Election(name, using=using)
+        for _ in range(20):
+            election.campaign()
+            election.resign()
+        passed(0.1)
+        eventually(lambda: not watches(), UNHURRIED / 2)
+
+
+def watches():
+    return [one for one in threading.enumerate() if one.name == "distlock-watch"]
+
 
 class TestForks:
     def test_the_child_neither_leads_nor_stands(self, using, name, way):
@@ -299,6 +371,23 @@ class TestCosts:
                 threads[place]()
                 one.resign()
         assert max(costs.values()) <= 4
+
+    @pytest.mark.usefixtures("only_hints", "nobody_is_passed_over")
+    def test_who_comes_after_others_looks_once(self, using, wrapped, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        looks = wrapped("read_some")
+        stand("B")
+        passed(0.2)
+        assert len(looks.calls) == 1
+        stand("C")
+        passed(0.2)
+        assert len(looks.calls) == 2
+
+
+def stands(changes):
+    """Whether a change puts the record of a candidate."""
+    return any(isinstance(one, Put) and one.key.startswith("h/") for one in changes)
 
 
 def total(counted):
