@@ -131,7 +131,7 @@ class Candidates:
 
     @cached_property
     def standing(self) -> dict[Owner, Candidate]:
-        """Who stands, in the order in which they lead."""
+        """The candidates that stand, in the order in which they lead."""
         found = map(self._candidate, (key for key in self.line if key in self._found.records))
         return {one.owner: one for one in found}
 
