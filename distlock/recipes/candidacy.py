@@ -173,8 +173,8 @@ class Candidacy:
         self._membership.nonce_prefix = place_after(seen.revision)
         read = lambda deadline: first.pop() if first else look(deadline)  # noqa: E731
         yield from self._membership.joining(deadline, read=read)
-        is_behind = before.line and before.newcomers_are_last
-        return seen, [ORDERS, before.line[-1]] if is_behind else []
+        is_behind = before.present and before.newcomers_are_last
+        return seen, [ORDERS, before.present[-1]] if is_behind else []
 
     def _taking_office(
         self, deadline: float | None, line: _Line, limit: float, seen: Snapshot

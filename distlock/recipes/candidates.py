@@ -113,21 +113,21 @@ class Candidates:
     """The records of one election, as a snapshot shows them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """It may have all keys, and records only of ORDERS, HISTORY and ENDED.
-
-        With another order than "first", or if somebody was appointed, it has those of all who
-        stand.
-        """
+        """It may have all keys, and the records of candidates only if their order needs them."""
         self._found = snapshot
         self._orders = self._said(ORDERS)
         self.order: str = self._orders.get("order", "first")
         #: the last terms as they were written; the newest one last
         self._written: list[list[Any]] = self._said(HISTORY).get("terms", [])
-        #: the keys of the records of all who stand, in the order in which they lead
-        self.line = sorted(Seats(snapshot).held)
-        if not self.newcomers_are_last:
-            there = [key for key in self.line if key in snapshot.records]
-            self.line = sorted(there, key=self._rank)
+        #: the keys of the records of all who stand, in the order in which they came
+        self.present = sorted(Seats(snapshot).held)
+
+    @cached_property
+    def line(self) -> list[str]:
+        """These keys in the order in which they lead; see newcomers_are_last."""
+        if self.newcomers_are_last:
+            return self.present
+        return sorted((key for key in self.present if key in self._found.records), key=self._rank)
 
     @cached_property
     def standing(self) -> dict[Owner, Candidate]:
@@ -170,7 +170,7 @@ class Candidates:
 
     @property
     def newcomers_are_last(self) -> bool:
-        """Whether a candidate that comes now leads after all who stand."""
+        """Whether a candidate that comes now leads after all who stand; else line needs records."""
         return self.order == "first" and self._orders.get("appointed") is None
 
     def awaited_by(self, own: str, passed_over: Collection[str | None] = ()) -> list[str]:
@@ -239,7 +239,7 @@ class Candidates:
         """Return the plan for one who comes; ValueNotAgreed if others have another order."""
         if self._orders.get("order") == order:
             return Plan([], [self._found.unchanged(ORDERS)], members=[said])
-        if self.line:
+        if self.present:
             raise ValueNotAgreed(
                 f"order={order!r}: {election} has order={self.order!r} for its present"
                 f" candidates; use the same everywhere"

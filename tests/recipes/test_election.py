@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distlock import LockError, LockLost, LockNotHeld, NotSupported
+from distlock import LockError, LockLost, LockNotHeld, NotSupported, ValueNotAgreed
 from distlock.recipes import Election
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
@@ -98,6 +98,14 @@ class TestOrder:
         c.election.resign()
         eventually(b.leads)
         assert [one for one, _ in terms(b.election)] == ["A", "C", "B"]
+
+    @pytest.mark.parametrize(("order", "other"), [("succession", "first"), ("first", "appointed")])
+    def test_all_who_stand_have_the_same_order(self, using, name, stand, order, other):
+        a = stand("A", order=order)
+        with pytest.raises(ValueNotAgreed, match=f"^order='{other}': .* has order='{order}' for"):
+            Election(name, "B", order=other, using=using).campaign(blocking=False)
+        assert names(a.election) == ["A"]
+        assert a.election.info().order == order
 
     def test_a_leader_is_asked_to_step_down(self, using, name, stand):
         a = stand("A")
