@@ -86,6 +86,7 @@ class Candidacy:
         #: why it is to lead no more, if somebody wants that
         self._recalled = ""
         self._orders: Watch | None = None
+        self._is_stopped = False
 
     def check(self) -> Lease:
         """Return the lease under which it leads; LockNotHeld or LockLost."""
@@ -138,7 +139,8 @@ class Candidacy:
                     if not awaited:
                         continue
                 else:
-                    snapshot = yield self._election._ask(line.read, deadline)
+                    read = partial(line.read, self._key)
+                    snapshot = yield self._election._ask(read, deadline)
                     if self._membership.note_loss(snapshot):
                         continue  # it was passed over, and stands again
                     awaited, pause = yield from line.look(Candidates(snapshot), self._key, deadline)
@@ -250,6 +252,7 @@ class Candidacy:
     def stop(self) -> tuple[int, str]:
         """Stop what goes on; return which term that ends, and why, as things are now."""
         self.decided.resolve(None)
+        self._is_stopped = True  # _watch_orders() reads this last, so one of the two closes it
         if self._orders is not None:
             self._orders.close()
         term, led_on = self.lease.token if self.lease else 0, self.lock.held
@@ -292,23 +295,25 @@ class _Line:
         #: by key the records of the candidates; these never change
         self._known: Mapping[str, Record] = {}
 
-    def read(self, deadline: float | None) -> Snapshot:
-        """Read the election; the records of candidates only once, and only if they count."""
+    def read(self, own: str, deadline: float | None) -> Snapshot:
+        """Read the election; the records of candidates only once, and only if they count.
+
+        They do not for the one who came first; ``own`` is the key of its record.
+        """
         always, known = (ORDERS, HISTORY, ENDED), self._known
-        is_late = self._overdue is not None or bool(self.passed_over)
 
         def unknown(found: Snapshot) -> list[str]:
-            if Candidates(found).newcomers_are_last and not is_late:
+            now = Candidates(found)
+            if now.newcomers_are_last and now.present[:1] == [own]:
                 return []
             return [key for key in found.keys if key not in known]
 
         read_some = self._election._store.read_some
         found = read_some(self._election._directory, always, unknown, deadline)
         there = {**known, **found.records}
-        records = [there[key] for key in found.keys if key in there]
-        self._known = {one.key: one for one in records if one.key not in always}
-        ordered = Snapshot.of(found.directory, found.revision, records, found.now)
-        return replace(ordered, keys=found.keys)
+        records = {key: there[key] for key in found.keys if key in there}
+        self._known = {key: one for key, one in records.items() if key not in always}
+        return replace(found, records=records)
 
     def look(
         self, found: Candidates, own: str, deadline: float | None
@@ -355,12 +360,14 @@ def _goes_on(known: ref[Candidacy]) -> bool:
 def _watch_orders(known: ref[Candidacy], follow: Callable[[], Orders]) -> None:
     """Watch whether a leader is to step down, unless its term has ended by now."""
     candidacy = known()
-    if candidacy is None or not candidacy.goes_on:
+    if candidacy is None or candidacy._is_stopped:
         return
-    try:
-        candidacy._orders = Watch(follow, candidacy._obey, goes_on=False)
-    except RuntimeError:  # no more threads can be started, for a time
-        call_after(_PAUSE, partial(_watch_orders, known, follow))
+    # Threads or memory may be short, for a time; the timers log it.
+    once_more = call_after(_PAUSE, partial(_watch_orders, known, follow))
+    candidacy._orders = watch = Watch(follow, candidacy._obey, goes_on=False)
+    once_more.cancel()
+    if candidacy._is_stopped:
+        watch.close()
 
 
 def leads_here(election: str, using: str) -> bool:

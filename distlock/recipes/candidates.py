@@ -40,7 +40,7 @@ from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
 from distlock.records.recipe_records import Decide, Plan
-from distlock.records.seats import Seats, owner_of, processes_of, record_of, since_when
+from distlock.records.seats import Seats, owner_of, processes_of, since_when
 from distlock.types.lease import Kind, Owner
 
 ORDERS, HISTORY, ENDED = "orders", "history", "ended"
@@ -113,7 +113,7 @@ class Candidates:
     """The records of one election, as a snapshot shows them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """It may have all keys, and the records of candidates only if their order needs them."""
+        """It may have all keys, and for one who came first of all no candidate's record."""
         self._found = snapshot
         self._orders = self._said(ORDERS)
         self.order: str = self._orders.get("order", "first")
@@ -124,7 +124,7 @@ class Candidates:
 
     @cached_property
     def line(self) -> list[str]:
-        """These keys in the order in which they lead; see newcomers_are_last."""
+        """These keys in the order in which they lead; for another one it takes the records."""
         if self.newcomers_are_last:
             return self.present
         return sorted((key for key in self.present if key in self._found.records), key=self._rank)
@@ -132,8 +132,7 @@ class Candidates:
     @cached_property
     def standing(self) -> dict[Owner, Candidate]:
         """The candidates that stand, in the order in which they lead."""
-        found = map(self._candidate, (key for key in self.line if key in self._found.records))
-        return {one.owner: one for one in found}
+        return {one.owner: one for one in map(self._candidate, self.line)}
 
     def _candidate(self, key: str) -> Candidate:
         record = self._found.records[key]
@@ -170,7 +169,7 @@ class Candidates:
 
     @property
     def newcomers_are_last(self) -> bool:
-        """Whether a candidate that comes now leads after all who stand; else line needs records."""
+        """Whether a candidate that comes now leads after all who stand."""
         return self.order == "first" and self._orders.get("appointed") is None
 
     def awaited_by(self, own: str, passed_over: Collection[str | None] = ()) -> list[str]:
@@ -193,22 +192,24 @@ class Candidates:
         """Return the records of those who stand before another one, the next leader first.
 
         ``passed_over`` are the sessions of processes whose candidate did not lead in its turn: the
-        candidates of these are left out.
+        candidates of these are left out. So are records that this one has had before.
         """
         if own not in self.line:
             return []
         ahead = takewhile(lambda key: key != own, self.line)
-        found = (record_of(self._found, key) for key in ahead)
-        return [record for record in found if record.session not in passed_over]
+        records = self._found.records
+        found = [records[key] for key in ahead if key in records]  # others went while it was read
+        mine = owner_of(records[own]) if own in records else None
+        return [one for one in found if one.session not in passed_over and owner_of(one) != mine]
 
     def processes_before(self, own: str, passed_over: Collection[str | None]) -> int:
         """Return of how many processes those are who are to lead before one who stands.
 
-        0 if its own is one of them. Each whose record was not read counts as a process.
+        0 if its own is one of them.
         """
         before, leader = self.before(own, passed_over), self.leader_beside(own)
         others = [record for record in before if record.key != leader]
-        return processes_of(others, record_of(self._found, own))
+        return processes_of(others, self._found.records.get(own))
 
     def leader_beside(self, own: str) -> str | None:
         """Return the key of the record of another one who leads.
@@ -304,7 +305,8 @@ class Candidates:
 
         ``leader`` is the key of the record of one whose term begins.
         """
-        changes: list[Change] = [_put(HISTORY, terms=rows[-MOST_TERMS:], leader=leader)]
+        last = self._said(HISTORY).get("leader", "")
+        changes: list[Change] = [_put(HISTORY, terms=rows[-MOST_TERMS:], leader=leader or last)]
         if ENDED in self._found.records:
             changes.append(Delete(ENDED))
         lasting = bool(leader)  # see Exists, and beginning()

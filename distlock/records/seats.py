@@ -209,7 +209,7 @@ class Seats:
     def own_place(self, claim: Claim) -> Record | None:
         """Return the record with which a claim waits; None if it does not."""
         own = next((key for key in self.line if key.endswith(claim.nonce)), None)
-        return None if own is None else record_of(self.snapshot, own)
+        return None if own is None else self._record(own)
 
     def needed(self, claim: Claim) -> list[str]:
         """Return which records beside LIMIT decide whether it is a claim's turn.
@@ -235,9 +235,13 @@ class Seats:
     def ahead_of(self, claim: Claim) -> list[Record]:
         """Return the records of those who wait and came before a claim; of all if it does not."""
         return [
-            record_of(self.snapshot, key)
+            self._record(key)
             for key in takewhile(lambda key: not key.endswith(claim.nonce), self.line)
         ]
+
+    def _record(self, key: str) -> Record:
+        """Return a record; what was not read has no value, and counts as of another process."""
+        return self.snapshot.records.get(key) or Record(key, None, 0, 0, session=key)
 
     def lease_of(self, record: Record) -> Lease:
         """Return the lease that a holder's record stands for; its local deadline means nothing."""
@@ -302,11 +306,6 @@ def processes_of(before: Iterable[Record], own: Record | None) -> int:
     """
     sessions = {record.session for record in before}
     return 0 if own is not None and own.session in sessions else len(sessions)
-
-
-def record_of(snapshot: Snapshot, key: str) -> Record:
-    """Return a record; what was not read has no value, and counts as of another process."""
-    return snapshot.records.get(key) or Record(key, None, 0, 0, session=key)
 
 
 def owner_of(record: Record) -> Owner:

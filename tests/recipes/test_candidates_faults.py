@@ -20,6 +20,7 @@ from distlock.backends.local import LocalBackend
 from distlock.backends.store import Delete, Put
 from distlock.concurrency.clock import clock
 from distlock.recipes import Election
+from distlock.recipes.following import Watch
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
@@ -315,6 +316,38 @@ class TestStepDown:
         eventually(lambda: not election.leading)
         election.resign()
 
+    @pytest.mark.parametrize("error", [MemoryError, OSError])
+    def test_it_is_seen_where_it_could_not_be_watched_at_first(
+        self, using, name, monkeypatch, error
+    ):
+        failures = []
+
+        def fail_once(*arguments, **options):
+            if not failures:
+                failures.append(error())
+                raise failures[0]
+            return Watch(*arguments, **options)
+
+        monkeypatch.setattr("distlock.recipes.candidacy.Watch", fail_once)
+        election = Election(name, using=using)
+        election.campaign()
+        assert Election(name, using=using).step_down(election.term)
+        eventually(lambda: not election.leading)
+        election.resign()
+        assert failures
+
+    @pytest.mark.usefixtures("only_hints")
+    def test_it_comes_too_late_for_one_who_resigns(self, using, wrapped, name):
+        """A leader looks first after 0.05 s: it is leaving by then."""
+        told, apply = [], wrapped("apply")
+        election = Election(name, using=using, on_lost=told.append)
+        election.campaign()
+        assert Election(name, using=using).step_down(election.term)
+        apply.before = lambda *_: passed(0.3)
+        election.resign()
+        assert not told
+        eventually(lambda: not watches(), UNHURRIED / 2)
+
     @pytest.mark.usefixtures("only_hints")
     def test_no_thread_waits_for_it_after_a_short_term(self, using, name):
         election = Election(name, using=using)
@@ -327,6 +360,29 @@ class TestStepDown:
 
 def watches():
     return [one for one in threading.enumerate() if one.name == "distlock-watch"]
+
+
+class TestLostAnswers:
+    def test_a_candidate_does_not_wait_for_itself(self, using, name, wrapped):
+        """The answer to its change was lost, and it cannot be taken back for a time."""
+        election, apply, mine = Election(name, using=using), wrapped("apply"), []
+        with election:
+            pass
+
+        def lose(store, directory, changes, conditions, *rest):
+            if directory == f"election:{name}" and stands(changes) and not mine:
+                mine.extend(one.key for one in changes)
+                apply.original(store, directory, changes, conditions, *rest)
+                raise unanswered()
+            if mine and {one.key for one in changes} & {*mine}:
+                raise unanswered()
+
+        apply.before = lose
+        began = clock()
+        assert election.campaign(timeout=PATIENCE)
+        assert clock() - began < 5.0  # who waits for one before it, of its own process, looks then
+        apply.before = lambda *_: None
+        election.resign()
 
 
 class TestForks:
@@ -388,6 +444,12 @@ class TestCosts:
 def stands(changes):
     """Whether a change puts the record of a candidate."""
     return any(isinstance(one, Put) and one.key.startswith("h/") for one in changes)
+
+
+def unanswered():
+    error = LockUnavailable("no answer")
+    error.maybe_applied = True
+    return error
 
 
 def total(counted):

@@ -5,10 +5,19 @@ import threading
 
 import pytest
 
-from distlock import LockError, LockLost, LockNotHeld, NotSupported, ValueNotAgreed
+from distlock import (
+    Lock,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    NotSupported,
+    ValueNotAgreed,
+    locks,
+)
 from distlock.recipes import Election
+from distlock.recipes.candidates import Candidates
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.standing import names, terms
 from tests.recipes.wrapping import in_thread
@@ -151,6 +160,29 @@ class TestOrder:
         assert names(look) == ["B"]
         stand("A")
         assert names(look) == ["B", "A"]
+
+    def test_who_broke_a_term_may_write_that_down_in_the_next_one(
+        self, using, name, stand, monkeypatch
+    ):
+        """Nobody queues for the lock of the leader then, where who dies keeps others out."""
+        a = stand("A", order="succession")
+        eventually(a.leads)
+        b, ending = stand("B", order="succession"), Candidates.ending
+
+        def late(found, term, why):
+            if why != "broken" or b.leads():
+                return ending(found, term, why)
+            eventually(b.leads)
+            return ending(Candidates(locks[using].store.read(f"election:{name}")), term, why)
+
+        monkeypatch.setattr(Candidates, "ending", late)
+        assert Election(name, using=using).force_release(a.election.term)
+        assert terms(b.election) == [("A", "broken"), ("B", "")]
+        c = stand("C", order="succession", priority=1)
+        passed(0.3)
+        assert not Lock(f"election:{name}", using=using).info().waiters
+        b.election.resign()
+        eventually(c.leads)
 
 
 class TestOneObject:

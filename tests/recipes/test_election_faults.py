@@ -10,6 +10,7 @@ from distlock import LockLost
 from distlock.recipes import Election
 from tests.children import read_line, write_line
 from tests.contract.watch import eventually, passed
+from tests.recipes.conftest import UNHURRIED
 from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
     ONE_LEASE,
     pytest_generate_tests,
@@ -50,6 +51,14 @@ def lead_again(name, candidate):
         write_line("lost")
 
     election.run(work)
+
+
+def stand_thrice(name):
+    """As a child: stand with three candidates."""
+    made = [Candidacy("default", name, f"B{number}") for number in range(3)]
+    eventually(lambda: len(names(made[0].election)) == 1 + len(made))
+    write_line("stand")
+    read_line()
 
 
 @pytest.fixture
@@ -127,6 +136,22 @@ class TestProcesses:
         stopped.signal(signal.SIGCONT)
         next_one.kill()
         assert int(stopped.line()) > 0
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("only_hints")
+    def test_one_that_stands_several_times_keeps_nobody_out_for_longer(
+        self, child, kind, using, name, stand
+    ):
+        a = stand("A")
+        eventually(a.leads)
+        stopped = child(stand_thrice, name)
+        stopped.line()
+        c = stand("C")
+        passed(2.0)  # it looks once more whom it waits for
+        stop(stopped, kind)
+        a.election.resign()
+        eventually(c.leads, UNHURRIED / 2)
+        stopped.kill()
 
 
 @pytest.fixture
