@@ -113,7 +113,7 @@ class Candidates:
     """The records of one election, as a snapshot shows them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """It may have all keys, and for one who came first of all no candidate's record."""
+        """``snapshot`` has all keys; the one who came first needs no records of candidates."""
         self._found = snapshot
         self._orders = self._said(ORDERS)
         self.order: str = self._orders.get("order", "first")
@@ -124,9 +124,9 @@ class Candidates:
 
     @cached_property
     def line(self) -> list[str]:
-        """These keys in the order in which they lead; for another one it takes the records."""
+        """The same keys in the order in which they lead."""
         if self.newcomers_are_last:
-            return self.present
+            return self.present  # without the records, which may not have been read
         return sorted((key for key in self.present if key in self._found.records), key=self._rank)
 
     @cached_property
