@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from distlock.recipes import Election
+from distlock.recipes import Election, candidacy
 from distlock.recipes.following import Watch
 from tests.contract.watch import eventually, passed
 from tests.recipes.conftest import UNHURRIED
@@ -60,14 +60,17 @@ def test_it_is_seen_where_it_could_not_be_watched_at_first(using, name, monkeypa
 
 
 @pytest.mark.usefixtures("only_hints")
-def test_it_comes_too_late_for_one_who_resigns(using, wrapped, name):
-    """A leader looks first after 0.05 s: it is leaving by then."""
-    told, apply = [], wrapped("apply")
+def test_it_comes_too_late_for_one_who_resigns(using, wrapped, name, monkeypatch):
+    """A leader that is leaving when it would look first does not step down as well."""
+    told, looks, apply = [], [], wrapped("apply")
     election = Election(name, using=using, on_lost=told.append)
-    election.campaign()
+    with monkeypatch.context() as held_back:
+        held_back.setattr(candidacy, "call_after", lambda _, look: looks.append(look))
+        election.campaign()
     assert Election(name, using=using).step_down(election.term)
-    apply.before = lambda *_: passed(0.3)
+    apply.before = lambda *_: looks and looks.pop()()
     election.resign()
+    assert not looks
     assert not told
     eventually(lambda: not watches(), UNHURRIED / 2)
 
