@@ -10,6 +10,7 @@ lock at once.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import statistics
 import time
@@ -31,6 +32,9 @@ KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd", "Redis"]
 COUNTS = [2, 8, 32, 128]
 #: Seconds in which the processes contend before turns are counted, and while they are.
 WARM_UP, SECONDS = 0.7, 2.0
+#: So many processes at once get their first turn, before that: who waits first may connect again.
+#: Some peers let a process wait for longer than these seconds.
+TOGETHER, FIRST_TURNS = 8, 10.0
 #: Seconds that a crowd gets to start, and to end.
 PATIENCE = 60.0
 #: Hand-overs that each process notes, at most.
@@ -65,6 +69,8 @@ class Referee:
         self.last = processes.Value(c_longlong, 0, lock=False)
         self.left_at = processes.Value(c_double, 0, lock=False)
         self.twice = processes.Value(c_longlong, 0, lock=False)
+        #: From when on turns are counted.
+        self.begins = processes.Value(c_double, math.inf, lock=False)
 
 
 class Limits(NamedTuple):
@@ -111,37 +117,49 @@ def contend(
             with locks.hold():
                 pass  # connections are open
         ready.release()
-        start.wait()
-        results.put(_contend(locks, referee, limits))
+        start.acquire()
+        results.put(_contend(locks, referee, limits, ready))
 
 
-def _contend(locks: Any, referee: Referee, limits: Limits) -> Turns:
-    me, clock = os.getpid(), time.monotonic
-    begins = clock() + limits.warm_up
-    ends, used = begins + limits.seconds, -1.0
+def _contend(locks: Any, referee: Referee, limits: Limits, through: Any) -> Turns:
+    me, clock, begins = os.getpid(), time.monotonic, referee.begins
     turns, longest, handovers = 0, 0.0, []
-    while (asked := clock()) < ends and (turns < limits.turns or not limits.turns):
-        if used < 0 and asked >= begins:
-            used = time.process_time()
+    used, is_counted, is_through = 0.0, False, False
+    while (asked := clock()) < begins.value + limits.seconds and not 0 < limits.turns <= turns:
+        if not is_counted:
+            used, is_counted = time.process_time(), asked >= begins.value
         with locks.hold():
             got = clock()
             if referee.inside.value:
                 referee.twice.value += 1
             referee.inside.value = me
-            if begins <= got < ends:
+            if begins.value <= got < begins.value + limits.seconds:
                 turns += 1
-                longest = max(longest, got - max(asked, begins))
+                longest = max(longest, got - max(asked, begins.value))
                 if referee.last.value not in (0, me) and len(handovers) < NOTED:
                     handovers.append(got - referee.left_at.value)
             referee.last.value, referee.inside.value = me, 0
             referee.left_at.value = clock()
-    return Turns(turns, longest, time.process_time() - max(used, 0), handovers)
+        if not is_through:
+            through.release()
+            is_through = True
+    return Turns(turns, longest, time.process_time() - used, handovers)
+
+
+def _let_in(start: Any, through: Any, count: int) -> None:
+    """Let processes begin, some at a time, until each has had a turn or the time is up."""
+    ends, together = time.monotonic() + FIRST_TURNS, min(count, TOGETHER)
+    for number in range(count + together):
+        if number >= together:
+            through.acquire(timeout=max(ends - time.monotonic(), 0))
+        if number < count:
+            start.release()
 
 
 def crowd(peer: LockPeer, place: Any, count: int, limits: Limits) -> Crowded:
     """Let so many processes contend; RuntimeError if they do not, or if two held it at once."""
     referee = Referee()
-    ready, start, results = processes.Semaphore(0), processes.Event(), processes.SimpleQueue()
+    ready, start, results = processes.Semaphore(0), processes.Semaphore(0), processes.SimpleQueue()
     arguments = (peer, place, referee, (ready, start, results), limits)
     name = f"crowd {next(_crowds)}"
     there = [
@@ -157,8 +175,12 @@ def crowd(peer: LockPeer, place: Any, count: int, limits: Limits) -> Crowded:
         for _ in there[1:]:
             if not ready.acquire(timeout=PATIENCE):
                 raise RuntimeError(f"{count} processes were not ready within {PATIENCE:g} s")
-        start.set()
-        time.sleep(limits.warm_up)
+        if not limits.turns:
+            _let_in(start, ready, count)
+            time.sleep(limits.warm_up)
+        referee.begins.value = time.monotonic()
+        for _ in there if limits.turns else []:
+            start.release()
         before, began = place.processor(), time.monotonic()
         if not limits.turns:
             time.sleep(limits.seconds)

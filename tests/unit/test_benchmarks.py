@@ -1,14 +1,17 @@
 """The benchmarks compare fairly, and say what they have found: what needs no server of theirs."""
 
 import importlib
+import time
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import harness, report
+from benchmarks import contention, harness, report
+from benchmarks.contention import Limits
 from benchmarks.harness import Block, Plan, Row, Side, Table
+from benchmarks.lock_peers import LockPeer
 from benchmarks.servers import LocalPlace
 
 pytestmark = pytest.mark.once
@@ -21,8 +24,6 @@ def side(name, seconds=0.001, fails=False):
     def make(place):
         if fails:
             raise ImportError("no module named peer")
-        import time
-
         yield lambda: time.sleep(seconds)
 
     return Side(name, make, "its settings")
@@ -86,3 +87,23 @@ def test_a_part_needs_no_peer_before_it_is_measured(part):
 def test_the_page_has_a_place_for_each_part():
     for part in ["about", *command.PARTS]:
         assert f"<!-- {part} -->" in report.PAGE.read_text()
+
+
+def test_turns_are_counted_when_each_process_has_had_one(tmp_path):
+    """Who waits for the first time opens what it waits with: on a slow machine, for long."""
+
+    class Locks:
+        pauses = iter([0.0, 3 * contention.WARM_UP])
+
+        @contextmanager
+        def hold(self):
+            time.sleep(next(self.pauses, 0.001))
+            yield
+
+    @contextmanager
+    def make(place):
+        yield Locks()
+
+    peer = LockPeer(make, "", exclusive=False)
+    done = contention.crowd(peer, LocalPlace(str(tmp_path)), 2, Limits(0.3))
+    assert all(member.turns for member in done.members)
