@@ -32,9 +32,11 @@ KINDS = ["PostgreSQL", "MariaDB", "ZooKeeper", "etcd", "Redis"]
 COUNTS = [2, 8, 32, 128]
 #: Seconds in which the processes contend before turns are counted, and while they are.
 WARM_UP, SECONDS = 0.7, 2.0
-#: So many processes at once get their first turn, before that: who waits first may connect again.
-#: Some peers let a process wait for longer than these seconds.
-TOGETHER, FIRST_TURNS = 8, 10.0
+#: Before that, so many processes at a time begin to contend, until each has had a turn: a process
+#: that waits for the first time may connect again, which must not be counted.
+TOGETHER = 8
+#: Seconds in which all get their first turn. Some peers let a process wait for longer.
+FIRST_TURNS = 10.0
 #: Seconds that a crowd gets to start, and to end.
 PATIENCE = 60.0
 #: Hand-overs that each process notes, at most.
@@ -77,7 +79,6 @@ class Limits(NamedTuple):
     """How long a crowd works; with ``turns``, until each process has had so many."""
 
     seconds: float
-    warm_up: float = WARM_UP
     turns: int = 0
 
 
@@ -121,10 +122,10 @@ def contend(
         results.put(_contend(locks, referee, limits, ready))
 
 
-def _contend(locks: Any, referee: Referee, limits: Limits, through: Any) -> Turns:
+def _contend(locks: Any, referee: Referee, limits: Limits, had_turn: Any) -> Turns:
     me, clock, begins = os.getpid(), time.monotonic, referee.begins
     turns, longest, handovers = 0, 0.0, []
-    used, is_counted, is_through = 0.0, False, False
+    used, is_counted, is_first = 0.0, False, True
     while (asked := clock()) < begins.value + limits.seconds and not 0 < limits.turns <= turns:
         if not is_counted:
             used, is_counted = time.process_time(), asked >= begins.value
@@ -140,18 +141,18 @@ def _contend(locks: Any, referee: Referee, limits: Limits, through: Any) -> Turn
                     handovers.append(got - referee.left_at.value)
             referee.last.value, referee.inside.value = me, 0
             referee.left_at.value = clock()
-        if not is_through:
-            through.release()
-            is_through = True
+        if is_first:
+            had_turn.release()
+            is_first = False
     return Turns(turns, longest, time.process_time() - used, handovers)
 
 
-def _let_in(start: Any, through: Any, count: int) -> None:
+def _give_first_turns(start: Any, had_turn: Any, count: int) -> None:
     """Let processes begin, some at a time, until each has had a turn or the time is up."""
     ends, together = time.monotonic() + FIRST_TURNS, min(count, TOGETHER)
     for number in range(count + together):
         if number >= together:
-            through.acquire(timeout=max(ends - time.monotonic(), 0))
+            had_turn.acquire(timeout=max(ends - time.monotonic(), 0))
         if number < count:
             start.release()
 
@@ -176,11 +177,12 @@ def crowd(peer: LockPeer, place: Any, count: int, limits: Limits) -> Crowded:
             if not ready.acquire(timeout=PATIENCE):
                 raise RuntimeError(f"{count} processes were not ready within {PATIENCE:g} s")
         if not limits.turns:
-            _let_in(start, ready, count)
-            time.sleep(limits.warm_up)
+            _give_first_turns(start, ready, count)
+            time.sleep(WARM_UP)
         referee.begins.value = time.monotonic()
-        for _ in there if limits.turns else []:
-            start.release()
+        if limits.turns:  # all count from their first one, so all end after the same
+            for _ in there:
+                start.release()
         before, began = place.processor(), time.monotonic()
         if not limits.turns:
             time.sleep(limits.seconds)

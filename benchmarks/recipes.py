@@ -137,7 +137,7 @@ def on_zookeeper(plan: Plan) -> Iterator[Table]:
             }
             if recipe == "barrier":
                 peers["kazoo"] = peers["kazoo"]._replace(settings=_HANGS)
-            limits = Limits(600, 0, turns=15) if recipe == "barrier" else Limits(2.0)
+            limits = Limits(600, turns=15) if recipe == "barrier" else Limits(2.0)
             rows = compare(peers, where, 4 if recipe == "election" else PARTIES, plan, limits)
             yield Table(
                 f"ZooKeeper: {title}", "turns", rows if recipe == "election" else shared(rows)

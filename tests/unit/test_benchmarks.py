@@ -90,7 +90,7 @@ def test_the_page_has_a_place_for_each_part():
 
 
 def test_turns_are_counted_when_each_process_has_had_one(tmp_path):
-    """Who waits for the first time opens what it waits with: on a slow machine, for long."""
+    """A first wait may connect again, which takes long on a slow machine."""
 
     class Locks:
         pauses = iter([0.0, 3 * contention.WARM_UP])
