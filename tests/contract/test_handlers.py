@@ -97,7 +97,7 @@ def ends_at_once(child, using, name):
     "programs",
     [
         pytest.param(3, marks=pytest.mark.every_day_on("postgresql")),
-        pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(50, marks=pytest.mark.slow),
     ],
 )
 def test_programs_that_give_back_their_lock_on_sigterm_end(child, third, programs, using, name):

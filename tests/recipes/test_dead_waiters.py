@@ -346,7 +346,7 @@ def test_nobody_enters_too_many_however_often_others_stand_still(
 ):
     """Each is stopped for longer than it is waited for, so it is passed over again and again."""
     referee, dice = Referee(tmp_path / "log"), random.Random(name)
-    working = [child(work_for, name, what, str(referee.path), who, 15) for who in range(3)]
+    working = [child(work_for, name, what, str(referee.path), who, 9) for who in range(3)]
     for one in working:
         one.line()
     for _ in range(4):

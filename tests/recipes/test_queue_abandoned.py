@@ -83,7 +83,7 @@ def cost(backend, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("few", "many"), [(100, 300), pytest.param(100, 5000, marks=pytest.mark.slow)]
+    ("few", "many"), [(100, 300), pytest.param(100, 1500, marks=pytest.mark.slow)]
 )
 def test_taking_costs_the_same_however_many_were_abandoned(using, name, cost, few, many):
     costs = []
@@ -107,7 +107,7 @@ def test_taking_costs_the_same_however_many_were_abandoned(using, name, cost, fe
 
 
 @pytest.mark.parametrize(
-    ("few", "many"), [(30, 150), pytest.param(100, 2000, marks=pytest.mark.slow)]
+    ("few", "many"), [(30, 150), pytest.param(100, 600, marks=pytest.mark.slow)]
 )
 def test_taking_costs_the_same_however_many_are_delayed(using, name, cost, monkeypatch, few, many):
     monkeypatch.setattr(queue_items, "LOOKS_EVERY", 3600)
