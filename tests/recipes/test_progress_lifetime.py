@@ -117,7 +117,9 @@ def test_who_is_asked_to_end_and_lost_is_still_asked_when_it_is_back(eager, name
     assert Progress.get(name).state == "cancelled"
 
 
-def test_the_child_of_a_fork_reports_nothing(backend_settings, settings, name, way):
+def test_the_child_of_a_fork_reports_nothing(backend_settings, settings, name, way, monkeypatch):
+    # A fork without hooks needs a moment in which the thread that reports sleeps.
+    monkeypatch.setattr("distlock.recipes.progress._INTERVAL", 0.5)
     settings.DISTLOCK = backend_settings("sqlite")
     with Progress(name) as progress:
         assert forked(_go_on, progress, way=way) is None
