@@ -13,9 +13,10 @@ from tests.admin.browser.looks import LOOKS, released_by
 from tests.contract.watch import eventually
 
 RED = "rgb(186, 33, 33)"
-#: the looks and widths; colours are the same in each width
+WIDTHS = [390, 768, 1024, 1440]
+#: colours are the same in each width
 LOOKS_AND_WIDTHS = [
-    *[("light", width) for width in (390, 768, 1024, 1440)],
+    *[("light", width) for width in WIDTHS],
     *[("arabic", width) for width in (390, 1024)],
     ("dark", 1440),
 ]
