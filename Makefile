@@ -55,12 +55,13 @@ test-slow: packages
 # Tests wait, too, so two Pythons with two processes each take less time than one after the other;
 # each process has servers of its own. Each Python gets its share of the tests, or what ARGS asks for.
 # A distribution's own Python, as BASE often is, is faster than one that is built without optimizations.
+# If a process crashes, the run ends: with one in its place, pytest-xdist would wait for its tests for ever.
 tests-$(BASE): private SHARE := --share=0:0.49
 tests-$(NEWEST): private SHARE := --share=0.49:1
 TESTS := $(addprefix tests-,$(BASE) $(BETWEEN) $(NEWEST))
 .PHONY: $(TESTS)
 $(TESTS): tests-%: .envs/%/.ready .envs/pyright/.ready
-	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile $(or $(ARGS),$(SHARE)) $(TIER)
+	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile --max-worker-restart=0 $(or $(ARGS),$(SHARE)) $(TIER)
 
 # A Python that is missing fails, unless ALLOW_MISSING names it.
 matrix: $(call env,$(BASE)) .envs/build/.ready
