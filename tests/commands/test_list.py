@@ -281,13 +281,13 @@ class TestHundredThousandLocks:
         database.execute("DELETE FROM database_lock")
 
     @pytest.mark.slow
-    @pytest.mark.timeout(300)
+    @pytest.mark.timeout(500)
     def test_are_all_listed_to_those_who_want_them_all(self, many, process, child):
-        lines = process("list").finish(timeout=100)
+        lines = process("list").finish(timeout=200)
         names = [line.split()[0] for line in lines[1:]]
         assert names == [f"x{number}" for number in range(100_000, 200_000)]
         listing = child(manage_for_nobody, "locks", "list")
-        assert (listing.wait(timeout=100), listing.errors) == (0, "")
+        assert (listing.wait(timeout=200), listing.errors) == (0, "")
 
 
 class TestMoreThanIsReadAtOnce:

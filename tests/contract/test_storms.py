@@ -18,7 +18,7 @@ LEASE = 300
 
 #: So many rounds. Where the machine is slow, as many as there are in these seconds, at least the
 #: second number.
-ROUNDS, LEAST, ENOUGH = 150, 20, 45
+ROUNDS, LEAST, ENOUGH = 150, 20, 30
 TASKS = 10
 #: threads that do nothing but keep others from running
 BURDENS = 3

@@ -15,7 +15,7 @@ from tests.zookeeper.tree import session_of, watches
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "names", [300, pytest.param(10_000, marks=pytest.mark.slow)], ids=["hundreds", "ten thousand"]
+    "names", [300, pytest.param(3000, marks=pytest.mark.slow)], ids=["hundreds", "thousands"]
 )
 def test_nothing_is_left_of_many_locks(configure, zookeeper, tree, names):
     """Half of them by tasks, of which two want each lock, half by a thread."""
