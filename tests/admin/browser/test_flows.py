@@ -17,7 +17,7 @@ WIDTHS = [390, 768, 1024, 1440]
 #: colours are the same in each width
 LOOKS_AND_WIDTHS = [
     *[("light", width) for width in WIDTHS],
-    *[("arabic", width) for width in (390, 1024)],
+    ("arabic", 390),
     ("dark", 1440),
 ]
 ARABIC = {"locale": "ar-EG"}

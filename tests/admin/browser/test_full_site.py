@@ -170,6 +170,8 @@ def test_every_page_fits_is_accessible_and_changes_nothing(
     before = digest(postgresql)
     visitor, wrong = Visitor(browser, address, chief, **LOOK[look]), []
     for place, (what, page) in enumerate(pages().items()):
+        if look == "dark" and what.rpartition("-")[2] in NAMES:  # these have the same colours
+            continue
         response = visitor.page.goto(page)
         assert response.status == 200, (what, response.status)
         if what.startswith(("locks", "semaphores")):

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from distlock.conf import locks
-from distlock.recipes import Config, Group, Queue
+from distlock.recipes import Queue
 from tests.admin.browser.looks import BIDI, HOSTILE
 from tests.admin.browser.test_coordination import family  # noqa: F401 - a fixture
 
@@ -35,7 +35,7 @@ LEFT_TO_RIGHT = """elements => elements.map(element => {
 
 @pytest.fixture
 def crowded(family):  # noqa: F811
-    """A queue, a group and a value of long and hostile texts."""
+    """A queue of long and hostile texts."""
     letters = Queue("letters", max_deliveries=1)
     letters.resize(500)
     bodies = [{"to": f"customer-{number}", "lines": ["x" * 30] * 9} for number in range(36)]
@@ -43,11 +43,7 @@ def crowded(family):  # noqa: F811
         letters.put_many(bodies[start : start + 12])
     for delivery in letters.get_many(4):
         delivery.nack(reason=f"{HOSTILE} {BIDI} " * 3)
-    Config("mailer").set({"hosts": ["mx1.example.org"] * 20}, who="ada")
-    with (
-        Group("workers", "worker-1", data={"queues": ["mail"] * 40}),
-        letters.get(),
-    ):
+    with letters.get():
         yield
     locks.close_all()
 
@@ -62,29 +58,6 @@ def test_the_first_lock_is_in_the_first_half_of_the_first_screen(visit):
         page = visit(viewport=window).list()
         assert page.evaluate(FIRST) < window["height"] / 2, window
         assert fits(page) == (0, []), window
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("look", "window"), [("light", "tablet"), ("light", "laptop"), ("dark", "laptop")]
-)
-def test_no_page_is_too_wide_and_no_row_too_tall(visit, crowded, window, look):
-    visitor = visit("coordinator", look, viewport=WINDOWS[window])
-    page = visitor.page
-    one = "one/?backend=default&name="
-    for address in (
-        "queue/",
-        f"queue/{one}letters",
-        f"queue/{one}letters&state=delivered",
-        f"queue/{one}letters&state=ready",
-        f"queue/{one}letters&item=1",
-        f"config/{one}mailer",
-        f"group/{one}workers",
-    ):
-        page.goto(f"/admin/distlock/{address}")
-        expect(page.locator(".dl-panel")).to_be_visible()
-        assert fits(page) == (0, []), address
-        visitor.check(f"{window}-{look}-{address.split('/')[0]}-{address[-5:]}")
 
 
 @pytest.mark.slow
