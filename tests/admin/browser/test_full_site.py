@@ -70,7 +70,7 @@ def full_site(postgresql):
     entries = {
         "default": {
             "BACKEND": "distlock.backends.database.DatabaseBackend",
-            "LEASE": 600,
+            "LEASE": 7200,
             "OPTIONS": {"database": USING, "idle": 60},
         },
         "other": {"BACKEND": "distlock.backends.local.LocalBackend"},
