@@ -55,7 +55,8 @@ test-slow: packages
 # Tests wait, too, so two Pythons with two processes each take less time than one after the other;
 # each process has servers of its own. Each Python gets its share of the tests, or what ARGS asks for.
 # A distribution's own Python, as BASE often is, is faster than one that is built without optimizations.
-# If a process crashes, the run ends: with one in its place, pytest-xdist would wait for its tests for ever.
+# A process that crashes ends the run. If pytest-xdist began another one, it would wait for ever for
+# tests that no process runs.
 tests-$(BASE): private SHARE := --share=0:0.49
 tests-$(NEWEST): private SHARE := --share=0.49:1
 TESTS := $(addprefix tests-,$(BASE) $(BETWEEN) $(NEWEST))

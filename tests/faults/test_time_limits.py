@@ -153,7 +153,7 @@ def network(kind, using, child, proxied, settings):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seconds", [0.2, 2.0])
+@pytest.mark.parametrize("seconds", [0.2, 0.5, 2.0])
 @pytest.mark.parametrize("kind", SERVED)
 def test_a_slow_network_makes_nobody_late(network, seconds):
     for names, never in ((held, True), (free, False)):

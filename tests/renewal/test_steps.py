@@ -99,18 +99,19 @@ def said(caplog, what):
 @pytest.mark.once
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", KINDS)
-def test_thousands_of_holds_live_on_a_busy_machine(kind):
+@pytest.mark.parametrize("what", [[], ["--seats"]], ids=["locks", "seats"])
+def test_thousands_of_holds_live_on_a_busy_machine(kind, what):
     """See the script for what is held by default: 10,000 locks for ten minutes on a busier machine.
 
     They are held for longer than a lease: those that are not renewed are lost, and more time would
-    show nothing else. Fewer are held where thousands take minutes: SQLite and etcd write each lock
-    to the disk. Other tests run meanwhile, too, and a server that gets no processor for a whole
-    lease is right to end it: so few processes compute.
+    show nothing else. Fewer are held where thousands take minutes: a seat takes several requests,
+    SQLite and etcd write each lock to the disk. Other tests run meanwhile, too, and a server that
+    gets no processor for a whole lease is right to end it: so few processes compute.
     """
-    holds = {"sqlite": "1000", "etcd": "500"}.get(kind, "2000")
+    holds = "200" if what else {"sqlite": "1000", "etcd": "500"}.get(kind, "2000")
     # A server of etcd that shares two processors with all of these may be silent for 10 s.
     lease = 30 if kind == "etcd" else 15
-    options = ["--holds", holds, "--seconds", f"{lease + 5}", "--lease", f"{lease}"]
+    options = ["--holds", holds, "--seconds", f"{lease + 5}", "--lease", f"{lease}", *what]
     run = [sys.executable, str(_BENCHMARK), kind, "--busy", "2", *options]
     done = subprocess.run([*run, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
