@@ -34,10 +34,12 @@ pytestmark = pytest.mark.shared
 @pytest.fixture
 def using(kind, backend_settings, configured):
     """The alias of the backend under test, with leases that outlast a test."""
+    # A process may be stopped while it waits for an answer, and then is late to read it.
+    options = {"timeout": PATIENCE}
     if kind in ONE_LEASE:
-        configured(backend_settings(kind, OPTIONS={"session_timeout": PATIENCE}))
+        configured(backend_settings(kind, OPTIONS={**options, "session_timeout": PATIENCE}))
     else:
-        configured(backend_settings(kind, LEASE=2 * PATIENCE))
+        configured(backend_settings(kind, OPTIONS=options, LEASE=2 * PATIENCE))
     return "default"
 
 
@@ -254,7 +256,7 @@ def test_those_that_were_passed_over_and_live_line_up_anew(line, name, way):
     # A leader stands, too.
     eventually(lambda: what.waiting() == NUMBER)
     leave()
-    assert living.finish() == ["got it"] * NUMBER
+    assert living.finish() == ["got it"] * NUMBER, living.errors
 
 
 @pytest.mark.slow
@@ -266,7 +268,7 @@ def test_so_do_all_others(line, name, way):
     leave()
     for _ in range(NUMBER if way == "Consumer" else 0):
         Queue(name).put("one more")
-    assert living.finish() == ["got it"] * NUMBER
+    assert living.finish() == ["got it"] * NUMBER, living.errors
 
 
 @pytest.fixture

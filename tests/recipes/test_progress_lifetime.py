@@ -12,6 +12,7 @@ from distlock import Cancelled, locks
 from distlock.recipes import Progress
 from distlock.registry import KEPT
 from distlock.types.lease import Kind
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
@@ -117,13 +118,17 @@ def test_who_is_asked_to_end_and_lost_is_still_asked_when_it_is_back(eager, name
     assert Progress.get(name).state == "cancelled"
 
 
-def test_the_child_of_a_fork_reports_nothing(backend_settings, settings, name, way, monkeypatch):
-    # A fork without hooks needs a moment in which the thread that reports sleeps.
-    monkeypatch.setattr("distlock.recipes.progress._INTERVAL", 0.5)
-    settings.DISTLOCK = backend_settings("sqlite")
+def fork_and_look(name, way):
+    """As a child: let a fork of this process go on with a progress that is reported here."""
     with Progress(name) as progress:
         assert forked(_go_on, progress, way=way) is None
-        assert Progress.get(name).state == "running"
+        write_line(Progress.get(name).state)
+
+
+def test_the_child_of_a_fork_reports_nothing(backend_settings, settings, name, way, child):
+    # A fork without hooks needs a moment in which all other threads sleep: here that reports.
+    settings.DISTLOCK = backend_settings("sqlite")
+    assert child(fork_and_look, name, way).finish() == ["running"]
 
 
 def test_a_report_is_forgotten_in_time(eager, name, monkeypatch):
