@@ -113,9 +113,13 @@ class Holds:
         self._move(hold, f"{owner.within[-1]}{slash}{number}")
 
     def _move(self, hold: Hold, owner_key: str) -> None:
-        """Let a hold be found by another key; an interrupt in between leaves it under one."""
+        """Let a hold be found by another key; an interrupt in between leaves it under one.
+
+        One that was lost and never left gives way, as where its owner takes the lock again.
+        """
         known_by = hold.key, hold.owner_key
-        if (hold.key, owner_key) not in self._holds:
+        there = self._holds.get((hold.key, owner_key))
+        if there is None or there.loss_reason() is not None:
             self._holds[hold.key, owner_key], hold.owner_key = hold, owner_key
             del self._holds[known_by]
 

@@ -19,6 +19,8 @@ from distlock.exceptions import BodyEnded
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.celery.in_place import await_free, task_of
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +214,20 @@ def test_a_task_in_a_transaction_keeps_its_lock_until_the_commit(app, options, c
         getattr(task, call)()
         assert lock.locked()
         getattr(task, call)()
+        assert lock.locked()
+    assert not lock.locked()
+
+
+@pytest.mark.parametrize("options", [{}, {"slots": 1}, {"on_lost": "terminate"}])
+def test_so_it_does_where_its_thread_has_lost_and_never_left_the_lock(app, options):
+    make = partial(Semaphore, "a", 1) if "slots" in options else partial(Lock, "a")
+    lost, lock = make(lease=0.1, renew=False), make()
+    task = task_of(app, lambda: None, lock="a", release="commit", timeout=PATIENCE, **options)
+    assert lost.acquire()
+    eventually(lambda: not lock.locked())
+    with transaction.atomic():
+        task()
+        task()
         assert lock.locked()
     assert not lock.locked()
 
