@@ -56,14 +56,13 @@ test-slow: packages
 # each process has servers of its own. Each Python gets its share of the tests, or what ARGS asks for.
 # A distribution's own Python, as BASE often is, is faster than one that is built without optimizations.
 # A process that crashes ends the run. If pytest-xdist began another one, it would wait for ever for
-# tests that no process runs. Files are run in their order: by default those with the fewest tests come
-# last, and these take longest.
+# tests that no process runs.
 tests-$(BASE): private SHARE := --share=0:0.49
 tests-$(NEWEST): private SHARE := --share=0.49:1
 TESTS := $(addprefix tests-,$(BASE) $(BETWEEN) $(NEWEST))
 .PHONY: $(TESTS)
 $(TESTS): tests-%: .envs/%/.ready .envs/pyright/.ready
-	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0 $(or $(ARGS),$(SHARE)) $(TIER)
+	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile --max-worker-restart=0 $(or $(ARGS),$(SHARE)) $(TIER)
 
 # A Python that is missing fails, unless ALLOW_MISSING names it.
 matrix: $(call env,$(BASE)) .envs/build/.ready

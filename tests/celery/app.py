@@ -33,6 +33,8 @@ app.conf.update(
         "result_backend": "cache+memory://",
         "task_default_queue": "prefork",
         "include": ["tests.celery.tasks", "distlock.tasks"],
+        # By default Celery kills a process of a pool that has not begun within 4 s.
+        "worker_proc_alive_timeout": 60.0,
         **json.loads(os.environ.get(HANDED, "{}")),
     }
 )
