@@ -115,11 +115,11 @@ class Holds:
     def _move(self, hold: Hold, owner_key: str) -> None:
         """Let a hold be found by another key; an interrupt in between leaves it under one.
 
-        One that was lost and never left gives way, as where its owner takes the lock again.
+        One of that key that was lost and never left is forgotten, as when the lock is taken again.
         """
         known_by = hold.key, hold.owner_key
-        there = self._holds.get((hold.key, owner_key))
-        if there is None or there.loss_reason() is not None:
+        earlier = self._holds.get((hold.key, owner_key))
+        if earlier is None or earlier.loss_reason() is not None:
             self._holds[hold.key, owner_key], hold.owner_key = hold, owner_key
             del self._holds[known_by]
 

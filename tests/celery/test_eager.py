@@ -222,7 +222,8 @@ def test_a_task_in_a_transaction_keeps_its_lock_until_the_commit(app, options, c
 def test_so_it_does_where_its_thread_has_lost_and_never_left_the_lock(app, options):
     make = partial(Semaphore, "a", 1) if "slots" in options else partial(Lock, "a")
     lost, lock = make(lease=0.1, renew=False), make()
-    task = task_of(app, lambda: None, lock="a", release="commit", timeout=PATIENCE, **options)
+    waits = {"on_busy": "wait", "timeout": PATIENCE}
+    task = task_of(app, lambda: None, lock="a", release="commit", **waits, **options)
     assert lost.acquire()
     eventually(lambda: not lock.locked())
     with transaction.atomic():
