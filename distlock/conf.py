@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -63,6 +64,8 @@ class BackendHandler:
     def __init__(self) -> None:
         #: those of the parent of a fork are the child's, too, and begin again there
         self._backends: dict[str, BaseBackend] = {}
+        #: those that were closed: what goes on with one, a call or a recipe, opens it again
+        self._closed: WeakSet[BaseBackend] = WeakSet()
         self._state = fork.PerProcess(_HandlerState)
 
     @property
@@ -116,14 +119,18 @@ class BackendHandler:
             return list(self._backends.values())
 
     def close_all(self) -> None:
-        """Close the backends that have been made; the next use makes them again."""
+        """Close the backends that have been made; the next use makes them again.
+
+        Those that an earlier call has closed, and that were still used after it, are closed, too.
+        """
         refuse_reentry(2)
         self._close_all()
 
     def _close_all(self) -> None:
         with self._state().making:
-            backends = list(self._backends.values())
+            self._closed.update(self._backends.values())
             self._backends.clear()
+            backends = list(self._closed)
         for backend in backends:
             backend.close()
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import gc
 import os
 import pickle
 import platform
@@ -34,6 +35,9 @@ def fork_without_hooks():
     or was about to begin or to end. A child goes on only if all other threads slept elsewhere from
     before the fork until after it; else it is killed, and another one forked.
     """
+    # From Python 3.13 on a child crashes if it deletes threads of its parent that nobody has
+    # joined. The package keeps them from its first use on; garbage may be collected before that.
+    gc.collect()
     with idle_executors_at_rest():
         return fork_while_others_sleep()
 

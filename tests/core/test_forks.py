@@ -29,9 +29,15 @@ from distlock.types.owners import current_owner
 from tests.children import write_line
 from tests.contract.forks import WAYS, forked
 from tests.contract.watch import eventually
-from tests.kinds import KINDS, SHARED
+from tests.kinds import KINDS, ONE_LEASE, SHARED
 
 MUTEXES = type(threading.Lock()), type(threading.RLock())
+
+
+@pytest.fixture
+def lasting(kind):
+    """Let a session last while nothing can renew it, as the test has the mutexes for that."""
+    return {"OPTIONS": {"session_timeout": 60}} if kind in ONE_LEASE else {}
 
 
 def in_child(function, way):
@@ -89,53 +95,6 @@ def test_a_backend_that_cannot_begin_in_the_child_keeps_no_other_the_parents(set
             assert all(Lock("stock", using=alias).acquire(blocking=False) for alias in "abcdef")
 
         assert in_child(look, way) == 0
-
-
-@pytest.mark.every_day_on("local", "postgresql")
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_is_kept_over_a_fork_is_that_of_the_child(
-    kind, backend_settings, settings, name, way
-):
-    """Even if another thread had its mutexes at the fork, and had waited for it before."""
-    settings.DISTLOCK = backend_settings(kind)
-    store, directory = locks["default"].store, LockKey("default", Kind.GROUP, name).directory
-    session = store.open_session(30.0)
-    store.apply(directory, [Put("seen", {"by": "parent"})], ())
-    held = [one for one in mutexes() if one is not gate.closed]  # a fork waits for that one
-    all_held, go_on = threading.Event(), threading.Event()
-
-    def hold():
-        # One that an earlier test has left taken is taken already.
-        taken = [mutex for mutex in held if mutex.acquire(timeout=0.5)]
-        all_held.set()
-        go_on.wait(60)
-        for mutex in taken:
-            mutex.release()
-
-    def use():
-        assert locks["default"].store is store
-        gc.collect()  # all that it needs is its own
-        own = store.open_session(30.0)
-        store.apply(directory, [Put("own", {"by": "child"}, session=own.id)], ())
-        seen = sorted(store.read(directory).records)
-        store.end_session(own.id)
-        return seen
-
-    def use_in_a_grandchild():
-        return use(), forked(use, way=way)
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    assert all_held.wait(60)
-    try:
-        found = forked(use_in_a_grandchild, way=way)
-    finally:
-        go_on.set()
-        holding.join()
-    inherited = [] if kind == "local" else ["seen"]
-    assert found == (sorted(["own", *inherited]), sorted(["own", *inherited]))
-    assert session.id in store.renew([session.id], ()).alive
-    store.end_session(session.id)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -308,31 +267,39 @@ def mutexes():
     return list(found.values())
 
 
+@contextlib.contextmanager
+def all_held(way):
+    """Let another thread have each mutex of the package."""
+    # A fork whose hooks are called waits for the gate.
+    held = [one for one in mutexes() if one is not gate.closed or way != "os.fork"]
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        for mutex in held:
+            mutex.acquire()
+        begun.set()
+        go_on.wait(60)
+        for mutex in held:
+            mutex.release()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert begun.wait(60)
+    try:
+        yield
+    finally:
+        go_on.set()
+        holding.join()
+
+
 def hold_all_and_fork(name, way):
     """As a child: fork while another thread has each mutex of the package."""
     with Config(f"{name}:config").watch([].append), Election(f"{name}:election"):
         group, progress = Group(f"{name}:group"), Progress(f"{name}:work").start()
         group.join()
         with Lock(name) as lock, Semaphore(name, 2), RWLock(name).reader():
-            all_held, go_on = threading.Event(), threading.Event()
-
-            def hold():
-                held = mutexes()
-                for mutex in held:
-                    mutex.acquire()
-                all_held.set()
-                go_on.wait(60)
-                for mutex in held:
-                    mutex.release()
-
-            holding = threading.Thread(target=hold)
-            holding.start()
-            assert all_held.wait(60)
-            try:
+            with all_held(way):
                 write_line(forked(use_all, name, lock, group, progress, way=way))
-            finally:
-                go_on.set()
-                holding.join()
             lock.verify()
         progress.finish()
         group.leave()
@@ -355,11 +322,46 @@ def use_all(name, lock, group, progress):
 @pytest.mark.every_day_on("local", "postgresql")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mutex_that_another_thread_has_hangs_no_child(
-    child, kind, backend_settings, settings, name
+    child, kind, backend_settings, lasting, settings, name
 ):
-    settings.DISTLOCK = backend_settings(kind)
+    settings.DISTLOCK = backend_settings(kind, **lasting)
     holder = child(hold_all_and_fork, name, "without hooks")
     assert holder.finish() == ["(False, False, False, True)"]
+
+
+def keep_a_store(name, way):
+    """As a child: use one store here, in a fork and in a fork of that."""
+    store, directory = locks["default"].store, LockKey("default", Kind.GROUP, name).directory
+    session = store.open_session(30.0)
+    store.apply(directory, [Put("seen", {"by": "parent"})], ())
+
+    def use():
+        assert locks["default"].store is store
+        gc.collect()  # all that it needs is its own
+        own = store.open_session(30.0)
+        store.apply(directory, [Put("own", {"by": "child"}, session=own.id)], ())
+        seen = sorted(store.read(directory).records)
+        store.end_session(own.id)
+        return seen
+
+    def use_in_a_grandchild():
+        return use(), forked(use, way=way)
+
+    with all_held(way):
+        write_line(*forked(use_in_a_grandchild, way=way))
+    write_line(session.id in store.renew([session.id], ()).alive)
+    store.end_session(session.id)
+
+
+@pytest.mark.every_day_on("local", "postgresql")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_is_kept_over_a_fork_is_that_of_the_child(
+    child, kind, backend_settings, lasting, settings, name, way
+):
+    """Even if another thread had its mutexes at the fork, and had waited for it before."""
+    settings.DISTLOCK = backend_settings(kind, **lasting)
+    seen = ["own"] if kind == "local" else ["own", "seen"]
+    assert child(keep_a_store, name, way).finish() == [f"{seen} {seen}", "True"]
 
 
 def end_a_child(name, way):

@@ -103,8 +103,15 @@ def test_a_block_that_is_interrupted_is_left(make, again):
             lock.acquire()
         return lock
 
-    assert unprotected(block, entered) == ["__exit__"]
-    assert unprotected(attempted_block, entered) == ["__exit__", "__exit__"]
+    for call, known in (block, ["__exit__"]), (attempted_block, ["__exit__", "__exit__"]):
+        # After a pause threads of the package begin again, so one call has more moments than the
+        # others. Then a scan leaves some moments out, or finds one twice, and is made again.
+        for _ in range(4):
+            found = unprotected(call, entered)
+            assert set(found) <= {"__exit__"}
+            if found == known:
+                break
+        assert found == known
 
 
 @pytest.mark.parametrize("make", [Lock, TwoLocks])

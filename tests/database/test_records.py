@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,7 @@ from django.test import TestCase, override_settings
 
 from distlock import LockUnavailable, locks
 from distlock.backends.database.statements import Statement
-from distlock.backends.store import Absent, Delete, Put, SessionEnded
+from distlock.backends.store import Absent, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.clock import clock
 from distlock.exceptions import NotSupported
 from tests.contract.actors import PATIENCE
@@ -163,6 +164,23 @@ class Cases:
         store.end_session(session.id)
         with self.assertRaises(SessionEnded):
             store.apply("in a case", [Put("a", 1, session.id)])
+
+    def test_several_threads_change_a_record_at_once(self):
+        """On SQLite they share the connection of the test case."""
+        store = locks["default"].store
+        store.apply("a counter", [Put("a", 0)])
+
+        def count(turns):
+            done = 0
+            while done < turns:
+                found = store.get("a counter", "a")
+                change, condition = Put("a", found.value + 1), Exists("a", found.revision)
+                done += store.apply("a counter", [change], [condition]) is not None
+            return done
+
+        with ThreadPoolExecutor() as threads:
+            assert list(threads.map(count, [25] * 4)) == [25] * 4
+        assert store.get("a counter", "a").value == 100
 
 
 class TestOnSQLite(Cases, TestCase):

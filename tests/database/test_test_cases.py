@@ -2,6 +2,7 @@
 
 import asyncio
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -58,6 +59,20 @@ class Cases:
         with Lock("in a test case", on_busy="raise") as lock:
             self.write()
             assert lock.token > 0
+
+    def test_several_threads_at_once(self):
+        """On SQLite they share the connection of the test case, which one at a time may use."""
+        self.write()
+
+        def work(name):
+            for _ in range(40):
+                with Lock(name, on_busy="raise") as lock:
+                    assert lock.locked()
+            return name
+
+        names = [f"of thread {number}" for number in range(4)]
+        with ThreadPoolExecutor() as threads:
+            assert list(threads.map(work, names)) == names
 
     def test_under_an_atomic_block(self):
         with transaction.atomic(using=self.database), warnings.catch_warnings():

@@ -126,8 +126,8 @@ def fork_and_look(name, way):
 
 
 def test_the_child_of_a_fork_reports_nothing(backend_settings, settings, name, way, child):
-    # A fork without hooks needs a moment in which all other threads sleep. In
-    # a process of its own there are few others.
+    # A fork without hooks needs a moment in which all other threads sleep. In a process of its own
+    # there are few others.
     settings.DISTLOCK = backend_settings("sqlite")
     assert child(fork_and_look, name, way).finish() == ["running"]
 

@@ -253,6 +253,17 @@ def test_closing_the_backend_ends_every_hold_and_says_so(using, backend, actor, 
         again.verify()
 
 
+def test_what_goes_on_with_a_closed_backend_keeps_no_connection(using, backend, name):
+    """As one does who waits for a seat when the settings change."""
+    locks.close_all()
+    assert locks[using] is not backend, "who asks now gets another one"
+    backend.store.read(name)
+    client = backend.client
+    assert client.connected
+    locks.close_all()
+    eventually(lambda: client.dead)
+
+
 def test_threads_and_tasks_of_a_process_share_one_session(using, zookeeper, actor, tree, name):
     threads = [actor(what, using) for what in ("thread", "task", "thread", "task")]
     for number, person in enumerate(threads):

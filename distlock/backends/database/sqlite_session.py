@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -106,10 +107,19 @@ class ForkGate:
 gate = ForkGate()
 
 
+#: for each connection of a caller: the mutex by which our threads take turns
+_turns: fork.PerProcess[WeakKeyDictionary[Any, threading.RLock]] = fork.PerProcess(
+    WeakKeyDictionary
+)
+
+
 class CallerConnection(Connection):
     """Runs statements on the caller's own connection.
 
     While others write it waits as the caller has set it to, but no longer than it was lent for.
+
+    In a test case all our threads use the connection of the test, so they take turns. Otherwise, on
+    Python 3.12 and later, two that run the same statement at once can get each other's rows.
     """
 
     of_caller: ClassVar[bool] = True
@@ -117,20 +127,23 @@ class CallerConnection(Connection):
     def __init__(self, wrapper: Any) -> None:
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         super().__init__(wrapper, CursorConnection(wrapper))
+        #: is held while one of our threads uses the connection
+        self.turn = _turns().setdefault(wrapper, threading.RLock())
 
     def ask(self, statement: Statement) -> Result:
         """See Connection.ask()."""
-        connection, until = self.wrapper.connection, self.until
-        own = connection.execute("PRAGMA busy_timeout").fetchone()[0]
-        most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
-        try:
-            if most < own:
-                connection.execute(f"PRAGMA busy_timeout = {most}")
-            # A shared cache (the in-memory test database) refuses at once instead of waiting.
-            return _retried(super().ask, statement, until, TableLocked)
-        finally:
-            if most < own:
-                connection.execute(f"PRAGMA busy_timeout = {own}")
+        with self.turn:
+            connection, until = self.wrapper.connection, self.until
+            own = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+            most = own if until is None else math.ceil(max(until - clock(), SHORTEST_LIMIT) * 1000)
+            try:
+                if most < own:
+                    connection.execute(f"PRAGMA busy_timeout = {most}")
+                # A shared cache (the in-memory test database) refuses at once instead of waiting.
+                return _retried(super().ask, statement, until, TableLocked)
+            finally:
+                if most < own:
+                    connection.execute(f"PRAGMA busy_timeout = {own}")
 
 
 class SQLiteSession(DatabaseSession):
@@ -228,8 +241,8 @@ def in_transaction(
     """Be the only one who writes while a method runs, and commit at its end.
 
     After an error nothing was written. On the caller's own connection this is a part of the
-    transaction there. A fork waits for the end: the child would take the open transaction for its
-    own.
+    transaction there, and our other threads wait for its end. So does a fork: the child would take
+    the open transaction for its own.
 
     It is no generator for ``with``: an interrupt between two lines of one would leave it, and the
     gate closed, for as long as its traceback is kept.
@@ -237,25 +250,33 @@ def in_transaction(
 
     @functools.wraps(method)
     def run(self: S, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        begin, end, undo = _IN_CALLERS if connection.of_caller else _OF_OUR_OWN
-        # Others may be writing, and a fork need not wait for them. Before the first change a child
-        # has nothing to take for its own.
-        connection.ask(Statement(begin))
-        with gate.closed:
-            is_done = False
-            try:
-                result = method(self, connection, *args, **kwargs)
-                connection.ask(Statement(end))
-                is_done = True
-                return result
-            finally:
-                try:
-                    for statement in () if is_done else undo:
-                        connection.ask(Statement(statement))
-                except StatementFailed:
-                    connection.usable = False
+        call = functools.partial(method, self, connection, *args, **kwargs)
+        if isinstance(connection, CallerConnection):
+            with connection.turn:
+                return _committed(connection, call)
+        return _committed(connection, call)
 
     return run
+
+
+def _committed(connection: Connection, call: Callable[[], T]) -> T:
+    begin, end, undo = _IN_CALLERS if connection.of_caller else _OF_OUR_OWN
+    # Others may be writing, and a fork need not wait for them. Before the first change a child
+    # has nothing to take for its own.
+    connection.ask(Statement(begin))
+    with gate.closed:
+        is_done = False
+        try:
+            result = call()
+            connection.ask(Statement(end))
+            is_done = True
+            return result
+        finally:
+            try:
+                for statement in () if is_done else undo:
+                    connection.ask(Statement(statement))
+            except StatementFailed:
+                connection.usable = False
 
 
 #: how a transaction begins, how it ends, and how it is undone

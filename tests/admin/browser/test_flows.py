@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from distlock.conf import locks
 from tests.admin import holders
-from tests.admin.browser.looks import LOOKS, released_by
+from tests.admin.browser.looks import LOOKS, released_by, reload_until
 from tests.contract.watch import eventually
 
 RED = "rgb(186, 33, 33)"
@@ -67,10 +67,17 @@ def test_one_stays_on_the_lock_that_was_broken(visit, child):
     visitor = visit()
     eventually(lambda: locks["default"].inspect("flow").waiters)
     page = visitor.page
-    page.goto("/admin/distlock/heldlock/lock/?backend=default&name=flow")
-    expect(page.locator(".dl-waiter-list li")).to_have_count(1)
-    page.get_by_role("button", name="Force release").click()
-    expect(page.get_by_text("is next and gets the lock at once.")).to_contain_text(str(new.pid))
+    following = page.get_by_text("is next and gets the lock at once.")
+
+    def ask():
+        page.goto("/admin/distlock/heldlock/lock/?backend=default&name=flow")
+        reload_until(lambda: page.locator(".dl-waiter-list li").count() == 1, page)
+        page.get_by_role("button", name="Force release").click()
+        expect(page.get_by_label("Reason")).to_be_visible()
+        return following.count()
+
+    eventually(ask)  # the waiter is not shown in every moment
+    expect(following).to_contain_text(str(new.pid))
     visitor.check("break-ask")
     released_by(visitor)
     assert new.line() == "got it"

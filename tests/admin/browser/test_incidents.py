@@ -22,6 +22,7 @@ from distlock.conf import locks
 from distlock.recipes import Config, Election, Queue
 from tests.admin import holders
 from tests.admin.browser import incidents
+from tests.admin.browser.looks import reload_until
 from tests.admin.browsing import Visitor
 from tests.contract.watch import eventually
 
@@ -104,12 +105,14 @@ def test_a_lock_has_been_held_for_two_hours_and_forty_wait_for_it(use, mariadb, 
         expect(admin.locator("#dl-lock")).to_contain_text(
             "its process was alive then, but it is unknown whether its work goes on"
         )
-        expect(admin.locator(".dl-waiter-list li")).to_have_count(4)
+        waiters = admin.locator(".dl-waiter-list li")
+        reload_until(lambda: waiters.count() == 4, admin)
         expect(admin.locator("#dl-waiters-title")).to_have_text("Waiters 40 in 4 processes")
         admin.shoot("incident-1")
         admin.get_by_title("Holds and waits of this process").first.click()
+        admin.get_by_label("Search").wait_for()
         names = admin.locator(".dl-table tbody .dl-name > :first-child")
-        expect(names).to_have_text(["report", "report:cache"])
+        reload_until(lambda: names.all_inner_texts() == ["report", "report:cache"], admin)
 
 
 def test_two_wait_for_each_other_over_two_backends(use, child, admin):
@@ -127,10 +130,13 @@ def test_two_wait_for_each_other_over_two_backends(use, child, admin):
     search(admin, "orders")
     rows(admin).get_by_role("link", name="orders", exact=True).click()
     waiters = admin.locator(".dl-waiters")
-    expect(waiters).to_contain_text(f":{other.pid}")
+    waiters.wait_for()
+    reload_until(lambda: f":{other.pid}" in waiters.inner_text(), admin)
     waiters.get_by_title("Holds and waits of this process").click()
+    admin.get_by_label("Search").wait_for()
     names = admin.locator(".dl-table tbody .dl-name > :first-child")
-    expect(names).to_have_text(["orders", "stock"])  # it waits for one, and holds the other
+    # It waits for one, and holds the other.
+    reload_until(lambda: names.all_inner_texts() == ["orders", "stock"], admin)
     expect(rows(admin).filter(has_text="stock").locator(".dl-owner").first).to_contain_text(
         str(other.pid)
     )

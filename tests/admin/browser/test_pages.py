@@ -10,7 +10,15 @@ from playwright.sync_api import expect
 
 from distlock.conf import locks
 from tests.admin import holders
-from tests.admin.browser.looks import BIDI, HOSTILE, LONG, LOOKS, LOOKS_AND_SLOW_PHONE, released_by
+from tests.admin.browser.looks import (
+    BIDI,
+    HOSTILE,
+    LONG,
+    LOOKS,
+    LOOKS_AND_SLOW_PHONE,
+    released_by,
+    reload_until,
+)
 from tests.databases import ALIASES
 
 
@@ -30,8 +38,7 @@ def test_the_list_shows_the_locks_of_both_backends(visit, scene, look):
     row = page.locator("tr", has=page.get_by_role("link", name="stock:7"))
     expect(row).to_contain_text("Celery task shop.restock[7f3a]")
     waiters = row.locator('[data-label="Waiters"]')
-    while waiters.inner_text() != "1":  # who looks at the row meanwhile is not in line
-        page.reload()
+    reload_until(lambda: waiters.inner_text() == "1", page)
     expect(row).to_contain_text(str(scene["tokens"][0][0]))
     expect(page.locator(".dl-card")).to_have_count(2)
     visitor.check(f"list-{look}")
