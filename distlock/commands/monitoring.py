@@ -41,6 +41,8 @@ from distlock.types.values import quoted
 MANY_WAITERS = 10
 #: Columns from which on the backend of what is wrong is shown; it takes room from the text.
 _WIDE = 100
+#: Seconds after which a signal is noticed that came just before the terminal was waited for.
+_SIGNAL_NOTICED = 0.5
 #: The kinds of problems, in the order in which they are shown; what recipes say of themselves
 #: follows.
 WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters")
@@ -166,8 +168,8 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
                 curses.init_pair(2, curses.COLOR_YELLOW, -1)
                 colours[output.ALARM] |= curses.color_pair(1)
                 colours[output.WARNING] |= curses.color_pair(2)
-        # curses takes milliseconds as a C int; with 0 it would not wait at all.
-        screen.timeout(min(math.ceil(every * 1000), 2**31 - 1))
+        waits = math.ceil(every / _SIGNAL_NOTICED)
+        screen.timeout(math.ceil(every / waits * 1000))  # with 0 it would not wait at all
         found, key = _look(Backends(using)), curses.KEY_RESIZE
         while key != ord("q"):
             if key != curses.KEY_RESIZE:
@@ -179,7 +181,8 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
                 with suppress(curses.error):  # the window has become smaller
                     screen.addnstr(row, 0, line, width - 1, colours.get(colour, curses.A_NORMAL))
             screen.refresh()
-            key = screen.getch()
+            keys = (screen.getch() for _ in range(waits))
+            key = next((key for key in keys if key != curses.ERR), curses.ERR)
 
     # Log lines on the terminal would be written over the screen.
     quiet = redirect_stderr(io.StringIO())

@@ -10,7 +10,16 @@ from distlock.commands import output
 from distlock.commands.monitoring import MANY_WAITERS
 from distlock.recipes import Queue
 from tests.commands.processes import hold
+from tests.commands.terminal import MANAGE
 from tests.contract.watch import eventually
+
+#: Like MANAGE, but Ctrl-C reaches another thread than the one that waits at the terminal.
+ELSEWHERE = (
+    *MANAGE[:2],
+    "import signal, threading;"
+    " threading.Thread(target=threading.Event().wait, daemon=True).start();"
+    f" signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); {MANAGE[2]}",
+)
 
 pytestmark = pytest.mark.once
 
@@ -116,6 +125,13 @@ class TestAtATerminal:
         assert live.restored
         assert "\x1b[?1049l" in live.printed[-100:]
         assert "Traceback" not in live.printed
+
+    def test_a_signal_that_interrupts_no_wait_ends_it(self, sqlite_only, terminal):
+        """Such as one that comes just before the wait, or to another thread."""
+        live = terminal("top", "--every", "9999", program=(*ELSEWHERE, "locks"))
+        live.see("0 wrong")
+        live.type("\x03")
+        assert live.end() == 0
 
     def test_a_pause_of_months_is_as_long_as_a_terminal_can_wait(self, sqlite_only, terminal):
         live = terminal("top", "--every", "9999999")
