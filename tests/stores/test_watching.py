@@ -87,11 +87,11 @@ def test_a_deletion_before_the_watch_is_told(store, directory):
 
 
 def undisturbed(attempt, directory):
-    """Return whether ``attempt(directory)`` succeeds, in one of three directories.
+    """Return whether ``attempt(directory)`` succeeds, in one of ten directories.
 
     All who watch are woken when a connection was lost, as on a machine that stands still.
     """
-    return any(attempt(f"{directory}:{number}") for number in range(3))
+    return any(attempt(f"{directory}:{number}") for number in range(10))
 
 
 def test_other_records_wake_nobody(store, directory, other):
