@@ -133,7 +133,7 @@ class TestAtATerminal:
         live.type("\x03")
         assert live.end() == 0
 
-    def test_a_pause_of_months_is_as_long_as_a_terminal_can_wait(self, sqlite_only, terminal):
+    def test_a_pause_may_be_of_months(self, sqlite_only, terminal):
         live = terminal("top", "--every", "9999999")
         live.see("0 wrong")
         live.type("q")
